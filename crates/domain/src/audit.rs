@@ -1,0 +1,146 @@
+//! The audit event: one per request, written as one JSON line. It holds no bodies and no secrets, and every text in it that
+//! a client chose is escaped and bounded.
+
+use serde::{Serialize, Serializer};
+
+use crate::clock::Millis;
+use crate::fingerprint::{DocumentDigest, Fingerprint};
+use crate::outcome::Outcome;
+use crate::tenant::{TenantId, UpstreamName};
+use crate::trace::TraceId;
+
+/// The most bytes of a path that a line shows; the rest is cut and marked with `…`.
+pub const MAX_PATH: usize = 2048;
+
+fn display<T: ToString, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&value.to_string())
+}
+
+/// One request, as the audit tells it (DESIGN: the audit line). Times in milliseconds, sizes in bytes.
+#[derive(Clone, Debug, Serialize)]
+pub struct AuditEvent {
+    /// When the request's head arrived.
+    pub ts: Millis,
+    /// The trace it belongs to.
+    #[serde(serialize_with = "display")]
+    pub trace_id: TraceId,
+    /// Who asked; absent when nobody could be authenticated.
+    pub tenant: Option<TenantId>,
+    /// The upstream, when a route matched.
+    pub upstream: Option<UpstreamName>,
+    /// The matched route: a configured path, or `*` for a path that merely passes through.
+    pub route: Option<std::sync::Arc<str>>,
+    /// The method.
+    pub method: String,
+    /// The path as the client sent it, without the query; cut at [`MAX_PATH`].
+    pub path: String,
+    /// The status that was answered.
+    pub status: u16,
+    /// How it ended.
+    #[serde(serialize_with = "display")]
+    pub code: Outcome,
+    /// Whether it was answered from the memory.
+    pub cache_hit: bool,
+    /// The key, on a guarded route.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<Fingerprint>,
+    /// The document, when it is known: on a recorded refusal and on a replay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub document_sha256: Option<DocumentDigest>,
+    /// Body bytes received from the client.
+    pub bytes_in: u64,
+    /// Body bytes sent to the client.
+    pub bytes_out: u64,
+    /// From sending the request upstream until its answer's head; 0 for a replay.
+    pub upstream_ms: u64,
+    /// From the request's head to the end of the answer.
+    pub total_ms: u64,
+    /// Waiting for a place in the pool.
+    pub queue_ms: u64,
+    /// Requests sent upstream for this one.
+    pub attempts: u32,
+    /// What broke, when the answer's body did not end well: a short word such as `upstream_aborted` or `client_closed`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end: Option<&'static str>,
+    /// What would have been replayed, under `mode: observe`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub would_replay: Option<bool>,
+}
+
+/// A client's path for the audit: escaped by JSON later, cut here.
+#[must_use]
+pub fn bounded_path(path: &str) -> String {
+    if path.len() <= MAX_PATH {
+        return path.to_owned();
+    }
+    let mut end = MAX_PATH;
+    while !path.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}…", &path[..end])
+}
+
+impl AuditEvent {
+    /// Appends the event as one JSON line. JSON escapes every control character, so a line is always one line; U+2028 and
+    /// U+2029, which some readers take for line ends, are escaped as well.
+    pub fn write_line(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        if serde_json::to_writer(&mut *out, self).is_err() {
+            // writing to memory does not fail; a half line must still never stay
+            out.truncate(start);
+            return;
+        }
+        let separators = [("\u{2028}".as_bytes(), &b"\\u2028"[..]), ("\u{2029}".as_bytes(), b"\\u2029")];
+        for (separator, escaped) in separators {
+            while let Some(at) = memchr::memmem::find(&out[start..], separator) {
+                out.splice(start + at..start + at + separator.len(), escaped.iter().copied());
+            }
+        }
+        out.push(b'\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Trace;
+
+    fn event(path: &str) -> AuditEvent {
+        AuditEvent {
+            ts: Millis(0),
+            trace_id: Trace::from_header(None, || 1).id(),
+            tenant: Some(TenantId::anonymous()),
+            upstream: None,
+            route: None,
+            method: "POST".into(),
+            path: bounded_path(path),
+            status: 400,
+            code: Outcome::of_upstream(http::StatusCode::BAD_REQUEST),
+            cache_hit: false,
+            fingerprint: None,
+            document_sha256: None,
+            bytes_in: 1,
+            bytes_out: 2,
+            upstream_ms: 3,
+            total_ms: 4,
+            queue_ms: 0,
+            attempts: 1,
+            end: None,
+            would_replay: None,
+        }
+    }
+
+    #[test]
+    fn a_line_is_one_line_whatever_the_client_sent() {
+        for path in ["/a\n{\"forged\":1}", "/\u{2028}x\u{2029}", "/\0\"\\", &"/long".repeat(10_000)] {
+            let mut out = Vec::new();
+            event(path).write_line(&mut out);
+            let text = String::from_utf8(out).unwrap_or_default();
+            assert_eq!(text.lines().count(), 1);
+            assert!(text.len() < 4 * MAX_PATH && !text.contains('\u{2028}'));
+            let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+            assert_eq!(value["code"], "HTTP_400");
+            assert!(path.starts_with(value["path"].as_str().unwrap_or("?").trim_end_matches('…')));
+        }
+    }
+}

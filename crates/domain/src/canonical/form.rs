@@ -1,0 +1,1 @@
+//! The strict streaming reader of `multipart/form-data`.

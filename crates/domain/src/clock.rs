@@ -1,0 +1,107 @@
+//! Time as an input: milliseconds since the Unix epoch, read from a [`Clock`] that is handed in.
+
+use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Serialize, Serializer};
+
+/// A point in time, in milliseconds since the Unix epoch (UTC). Signed, because SQLite's integers are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Millis(pub i64);
+
+impl Millis {
+    /// This time plus `ms` milliseconds; saturates at the ends of the range.
+    #[must_use]
+    pub fn plus_ms(self, ms: u64) -> Self {
+        Self(self.0.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX)))
+    }
+
+    /// Milliseconds from `earlier` to this time; zero when `earlier` is not earlier.
+    #[must_use]
+    pub fn since_ms(self, earlier: Self) -> u64 {
+        u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0)
+    }
+}
+
+/// RFC 3339 in UTC with milliseconds, as the audit and the admin API write times.
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_millisecond(self.0) {
+            Ok(t) => write!(f, "{t:.3}"),
+            Err(_) => f.write_str("out of range"),
+        }
+    }
+}
+
+impl Serialize for Millis {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Parses an RFC 3339 time.
+///
+/// # Errors
+/// When the text is no RFC 3339 time with an offset.
+pub fn parse_rfc3339(text: &str) -> Result<Millis, String> {
+    text.parse::<jiff::Timestamp>().map(|t| Millis(t.as_millisecond())).map_err(|e| e.to_string())
+}
+
+/// Where the time comes from. The gateway has one clock, given to it at start.
+pub trait Clock: Send + Sync {
+    /// The time now.
+    fn now(&self) -> Millis;
+}
+
+/// The machine's clock.
+#[derive(Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Millis {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+    }
+}
+
+/// A clock that stands still until it is moved: for tests.
+#[derive(Debug, Default)]
+pub struct ManualClock(AtomicI64);
+
+impl ManualClock {
+    /// A clock that shows `at`.
+    #[must_use]
+    pub fn at(at: Millis) -> Self {
+        Self(AtomicI64::new(at.0))
+    }
+
+    /// Moves the clock forward by `ms` milliseconds.
+    pub fn advance_ms(&self, ms: i64) {
+        self.0.fetch_add(ms, Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Millis {
+        Millis(self.0.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_print_as_rfc_3339_with_milliseconds() {
+        assert_eq!(Millis(0).to_string(), "1970-01-01T00:00:00.000Z");
+        assert_eq!(Millis(1_700_000_000_123).to_string(), "2023-11-14T22:13:20.123Z");
+        assert_eq!(parse_rfc3339("2023-11-14T22:13:20.123Z"), Ok(Millis(1_700_000_000_123)));
+    }
+
+    #[test]
+    fn differences_never_go_below_zero() {
+        assert_eq!(Millis(5).since_ms(Millis(9)), 0);
+        assert_eq!(Millis(i64::MAX).plus_ms(u64::MAX), Millis(i64::MAX));
+    }
+}

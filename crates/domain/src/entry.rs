@@ -1,0 +1,307 @@
+//! What the memory holds: an upstream's refusal that was judged a verdict, with all that is needed to replay it and to
+//! verify, on every read, that it is the right one.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use crate::clock::Millis;
+use crate::fingerprint::{DocumentDigest, Fingerprint};
+use crate::status::RefusalStatus;
+use crate::strike::LifePolicy;
+use crate::tenant::{TenantId, UpstreamName};
+
+/// The version of the entry's meaning. A stored entry of another version is a miss.
+pub const ENTRY_SCHEMA: u32 = 1;
+
+/// The header fields of a refusal that a replay carries, as bytes: a field value need not be UTF-8.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplayFields {
+    /// `Content-Type`.
+    pub content_type: Option<Bytes>,
+    /// `Content-Encoding`.
+    pub content_encoding: Option<Bytes>,
+    /// `Content-Language`.
+    pub content_language: Option<Bytes>,
+}
+
+/// The document that was refused, as people know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DocumentFacts {
+    /// SHA-256 of the document; of a form, of its file parts in order.
+    pub digest: DocumentDigest,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// How many file parts the form had; 1 for a raw body.
+    pub parts: u32,
+}
+
+/// One remembered verdict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The version of this structure's meaning: [`ENTRY_SCHEMA`].
+    pub schema: u32,
+    /// The key it is stored under, again, so that a swapped value is seen.
+    pub fingerprint: Fingerprint,
+    /// Whose callers may be answered from it: the text form of the scope.
+    pub scope: String,
+    /// The upstream that refused.
+    pub upstream: UpstreamName,
+    /// The generation it was recorded in.
+    pub generation: String,
+    /// The upstream's status.
+    pub status: RefusalStatus,
+    /// The fields that a replay carries.
+    pub fields: ReplayFields,
+    /// The upstream's body, byte for byte.
+    pub body: Bytes,
+    /// What was refused.
+    pub document: DocumentFacts,
+    /// The profile rule that judged it.
+    pub rule: String,
+    /// The tenant whose request was refused.
+    pub refused_tenant: TenantId,
+    /// When the upstream first refused this fingerprint since it was last forgotten, accepted or unknown.
+    pub first_refused_at: Millis,
+    /// When this verdict was recorded.
+    pub recorded_at: Millis,
+    /// How long it lives from then on, in milliseconds.
+    pub ttl_ms: u64,
+}
+
+/// What a reader expects of an entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected<'a> {
+    /// The key that was looked up.
+    pub fingerprint: &'a Fingerprint,
+    /// The caller's scope.
+    pub scope: &'a str,
+    /// The upstream that would be called.
+    pub upstream: &'a UpstreamName,
+    /// The generation in force.
+    pub generation: &'a str,
+}
+
+/// Why an entry that was found must not be replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mismatch {
+    /// Another schema version.
+    Schema,
+    /// Stored under another key.
+    Fingerprint,
+    /// Another scope.
+    Scope,
+    /// Another upstream.
+    Upstream,
+    /// Another generation.
+    Generation,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Schema => "schema",
+            Self::Fingerprint => "fingerprint",
+            Self::Scope => "scope",
+            Self::Upstream => "upstream",
+            Self::Generation => "generation",
+        })
+    }
+}
+
+impl Entry {
+    /// Verify on read: whether this entry is the one that was asked for.
+    ///
+    /// # Errors
+    /// The first [`Mismatch`]; the entry is then a miss.
+    pub fn verify(&self, expected: &Expected<'_>) -> Result<(), Mismatch> {
+        if self.schema != ENTRY_SCHEMA {
+            Err(Mismatch::Schema)
+        } else if self.fingerprint != *expected.fingerprint {
+            Err(Mismatch::Fingerprint)
+        } else if self.scope != expected.scope {
+            Err(Mismatch::Scope)
+        } else if self.upstream != *expected.upstream {
+            Err(Mismatch::Upstream)
+        } else if self.generation != expected.generation {
+            Err(Mismatch::Generation)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// When it ends by the rule it was recorded under.
+    #[must_use]
+    pub fn expires_at(&self) -> Millis {
+        self.recorded_at.plus_ms(self.ttl_ms)
+    }
+
+    /// Milliseconds it still has, under the smaller of its own life and the present rule; `None` when it is over.
+    /// An entry from the future (a clock that stepped back) counts from now on, never longer than its life.
+    #[must_use]
+    pub fn remaining_ms(&self, now: Millis, present_ttl_ms: u64) -> Option<u64> {
+        let life = self.ttl_ms.min(present_ttl_ms);
+        life.checked_sub(now.since_ms(self.recorded_at)).filter(|left| *left > 0)
+    }
+}
+
+/// A verdict on its way into the store: the entry without the life that the store works out, and the bounds in force.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The entry; its `ttl_ms`, `recorded_at` and `first_refused_at` are set by the store.
+    pub entry: Entry,
+    /// How many refusals make a verdict, and how long it lives.
+    pub life: LifePolicy,
+    /// The most entries the store may hold after this.
+    pub max_entries: u64,
+}
+
+/// Replays of one entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// How many requests were answered from it.
+    pub replays: u64,
+    /// When it was first replayed.
+    pub first_replayed_at: Option<Millis>,
+    /// When it was last replayed.
+    pub last_replayed_at: Option<Millis>,
+    /// Who was answered from it, in the order of their first replay; at most [`Tally::MAX_TENANTS`].
+    pub tenants: Vec<TenantId>,
+}
+
+impl Tally {
+    /// How many tenants are named per entry; later ones are counted in `replays` alone.
+    pub const MAX_TENANTS: usize = 32;
+
+    /// Adds one replay.
+    pub fn add(&mut self, tenant: &TenantId, at: Millis) {
+        self.replays = self.replays.saturating_add(1);
+        self.first_replayed_at = Some(self.first_replayed_at.map_or(at, |first| first.min(at)));
+        self.last_replayed_at = Some(self.last_replayed_at.map_or(at, |last| last.max(at)));
+        if self.tenants.len() < Self::MAX_TENANTS && !self.tenants.contains(tenant) {
+            self.tenants.push(tenant.clone());
+        }
+    }
+}
+
+/// Which entries to forget: all conditions that are set must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Selector {
+    /// This key.
+    pub fingerprint: Option<Fingerprint>,
+    /// Entries of this document, whatever the upstream.
+    pub document: Option<DocumentDigest>,
+    /// Entries of this upstream.
+    pub upstream: Option<UpstreamName>,
+    /// Entries with this status.
+    pub status: Option<RefusalStatus>,
+    /// Entries first refused before this time.
+    pub before: Option<Millis>,
+}
+
+impl Selector {
+    /// The entry under one key.
+    #[must_use]
+    pub fn key(fingerprint: Fingerprint) -> Self {
+        Self { fingerprint: Some(fingerprint), ..Self::default() }
+    }
+
+    /// Whether no condition is set: every entry matches.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether what is described by these facts is selected.
+    #[must_use]
+    pub fn matches(
+        &self,
+        fingerprint: &Fingerprint,
+        document: &DocumentDigest,
+        upstream: &UpstreamName,
+        status: u16,
+        first_refused_at: Millis,
+    ) -> bool {
+        self.fingerprint.is_none_or(|f| f == *fingerprint)
+            && self.document.is_none_or(|d| d == *document)
+            && self.upstream.as_ref().is_none_or(|u| u == upstream)
+            && self.status.is_none_or(|s| s.get() == status)
+            && self.before.is_none_or(|b| first_refused_at < b)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry() -> Entry {
+        Entry {
+            schema: ENTRY_SCHEMA,
+            fingerprint: Fingerprint::from_bytes([7; 32]),
+            scope: "fleet".into(),
+            upstream: UpstreamName::new("ocr").unwrap_or_else(|e| unreachable!("{e}")),
+            generation: String::new(),
+            status: RefusalStatus::new(400).unwrap_or_else(|e| unreachable!("{e}")),
+            fields: ReplayFields::default(),
+            body: Bytes::from_static(b"no"),
+            document: DocumentFacts { digest: DocumentDigest::of(b"doc"), bytes: 3, parts: 1 },
+            rule: "status".into(),
+            refused_tenant: TenantId::anonymous(),
+            first_refused_at: Millis(1000),
+            recorded_at: Millis(1000),
+            ttl_ms: 500,
+        }
+    }
+
+    #[test]
+    fn every_mismatch_is_a_miss() {
+        let entry = entry();
+        let upstream = entry.upstream.clone();
+        let good =
+            Expected { fingerprint: &Fingerprint::from_bytes([7; 32]), scope: "fleet", upstream: &upstream, generation: "" };
+        assert_eq!(entry.verify(&good), Ok(()));
+        let other = Fingerprint::from_bytes([8; 32]);
+        let other_upstream = UpstreamName::new("tika").unwrap_or_else(|e| unreachable!("{e}"));
+        assert_eq!(entry.verify(&Expected { fingerprint: &other, ..good }), Err(Mismatch::Fingerprint));
+        assert_eq!(entry.verify(&Expected { scope: "tenant:a", ..good }), Err(Mismatch::Scope));
+        assert_eq!(entry.verify(&Expected { upstream: &other_upstream, ..good }), Err(Mismatch::Upstream));
+        assert_eq!(entry.verify(&Expected { generation: "2", ..good }), Err(Mismatch::Generation));
+        assert_eq!(Entry { schema: 2, ..entry }.verify(&good), Err(Mismatch::Schema));
+    }
+
+    #[test]
+    fn the_smaller_life_counts_and_reads_do_not_extend_it() {
+        let entry = entry();
+        assert_eq!(entry.remaining_ms(Millis(1000), 10_000), Some(500));
+        assert_eq!(entry.remaining_ms(Millis(1499), 10_000), Some(1));
+        assert_eq!(entry.remaining_ms(Millis(1500), 10_000), None);
+        assert_eq!(entry.remaining_ms(Millis(1000), 200), Some(200));
+        assert_eq!(entry.remaining_ms(Millis(1200), 200), None);
+        // a clock that stepped back never lengthens a life beyond the rule
+        assert_eq!(entry.remaining_ms(Millis(0), 10_000), Some(500));
+    }
+
+    #[test]
+    fn conditions_of_a_selector_are_anded() {
+        let e = entry();
+        let hit = |s: &Selector| {
+            s.matches(&e.fingerprint, &e.document.digest, &e.upstream, e.status.get(), e.first_refused_at)
+        };
+        assert!(hit(&Selector::default()));
+        let upstream = Some(e.upstream.clone());
+        assert!(hit(&Selector { upstream: upstream.clone(), before: Some(Millis(1001)), ..Selector::default() }));
+        assert!(!hit(&Selector { upstream, before: Some(Millis(1000)), ..Selector::default() }));
+    }
+
+    #[test]
+    fn a_tally_names_a_bounded_number_of_tenants() {
+        let mut tally = Tally::default();
+        for i in 0..100 {
+            let tenant = TenantId::new(&format!("t{i}")).unwrap_or_else(|e| unreachable!("{e}"));
+            tally.add(&tenant, Millis(i));
+        }
+        assert_eq!((tally.replays, tally.tenants.len()), (100, Tally::MAX_TENANTS));
+        assert_eq!((tally.first_replayed_at, tally.last_replayed_at), (Some(Millis(0)), Some(Millis(99))));
+    }
+}

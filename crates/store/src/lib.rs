@@ -1,0 +1,223 @@
+//! Where entries live. One trait, [`RefusalStore`]; a reference implementation in memory; an embedded, durable one on
+//! SQLite; one conformance suite that all of them pass.
+//!
+//! A store is honest and fallible: it says what it could not do. That its trouble never fails a request is the business of
+//! the gateway, which treats an error as a miss, or as not recorded.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use nevertwice_domain::clock::Millis;
+use nevertwice_domain::entry::{Candidate, Entry, Selector, Tally};
+use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
+use nevertwice_domain::status::RefusalStatus;
+use nevertwice_domain::tenant::{TenantId, UpstreamName};
+
+pub mod memory;
+pub mod sqlite;
+pub mod suite;
+
+/// The memory of refusals.
+///
+/// Every method may be called from many tasks at once. Methods that are not `async` touch memory alone and never wait for
+/// I/O. An entry that has expired by its own life is never returned, and does not count.
+#[async_trait]
+pub trait RefusalStore: Send + Sync {
+    /// The live entry under `key`, if this process has it in memory. Costs no I/O: it is called for every guarded request
+    /// before anything else. `None` says nothing; [`RefusalStore::recall`] decides.
+    fn near(&self, key: &Fingerprint) -> Option<Arc<Entry>>;
+
+    /// The live entry under `key`, and the fence for an attempt that begins now.
+    ///
+    /// # Errors
+    /// When the store could not be asked; nothing is known then.
+    async fn recall(&self, key: &Fingerprint) -> Result<Recalled, StoreError>;
+
+    /// Records a verdict, unless a forget that matches it came after `fence`. On return the entry is durable.
+    ///
+    /// # Errors
+    /// When it could not be made durable; then it is not recorded.
+    async fn record(&self, candidate: Candidate, fence: Fence) -> Result<Recorded, StoreError>;
+
+    /// The upstream accepted this document: removes its entry and its strikes, and remembers durably that the upstream has
+    /// accepted something. Costs no I/O when there is nothing to remove and the acceptance is known. Returns whether an
+    /// entry was removed.
+    ///
+    /// # Errors
+    /// When the entry could not be removed.
+    async fn accept(&self, key: &Fingerprint, upstream: &UpstreamName) -> Result<bool, StoreError>;
+
+    /// Whether this store has ever seen `upstream` accept a document.
+    fn has_accepted(&self, upstream: &UpstreamName) -> bool;
+
+    /// Removes all entries and strikes that match, and fences attempts under way. Returns how many entries went, once they
+    /// are durably gone.
+    ///
+    /// # Errors
+    /// When it could not be made durable; nothing is forgotten then.
+    async fn forget(&self, which: &Selector) -> Result<u64, StoreError>;
+
+    /// Marks the entries of `upstream` that were recorded at `since` or later as suspect: they are kept for people to see
+    /// and never returned by [`RefusalStore::near`] or [`RefusalStore::recall`] again; a fresh record replaces them.
+    /// Returns how many were marked.
+    ///
+    /// # Errors
+    /// When it could not be made durable.
+    async fn suspect(&self, upstream: &UpstreamName, since: Millis) -> Result<u64, StoreError>;
+
+    /// Counts one replay of the entry under `key` and returns how many there have been. Made durable within a second; a
+    /// crash loses at most that second's counts. Returns 0 when there is no such entry any more.
+    fn count_replay(&self, key: &Fingerprint, tenant: &TenantId, at: Millis) -> u64;
+
+    /// How many entries there are, suspect ones included.
+    fn entries(&self) -> u64;
+
+    /// How many entries were evicted by this process because of the bound on their number.
+    fn evictions(&self) -> u64;
+
+    /// A page of entries without their bodies.
+    ///
+    /// # Errors
+    /// When the store could not be asked.
+    async fn list(&self, query: &ListQuery) -> Result<Page, StoreError>;
+
+    /// One entry, suspect or not, with its body and tally.
+    ///
+    /// # Errors
+    /// When the store could not be asked.
+    async fn show(&self, key: &Fingerprint) -> Result<Option<Shown>, StoreError>;
+
+    /// Makes all pending counts durable and releases the store's resources. Later calls fail with
+    /// [`StoreErrorKind::Closed`].
+    ///
+    /// # Errors
+    /// When the counts could not be made durable.
+    async fn close(&self) -> Result<(), StoreError>;
+}
+
+/// The position of a store in its sequence of forgets. An attempt takes it before it calls the upstream; a record with a
+/// fence older than a matching forget is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fence(pub u64);
+
+/// The answer to a look-up.
+#[derive(Clone, Debug)]
+pub struct Recalled {
+    /// The live, not suspect entry.
+    pub entry: Option<Arc<Entry>>,
+    /// The fence for an attempt that begins now.
+    pub fence: Fence,
+}
+
+/// What became of a verdict.
+#[derive(Clone, Debug)]
+pub enum Recorded {
+    /// It is remembered, durably.
+    Stored(Arc<Entry>),
+    /// A live entry was there already; the first writer wins.
+    AlreadyThere(Arc<Entry>),
+    /// Too few refusals yet to be sure; this many so far.
+    Unconfirmed(u32),
+    /// A forget came in between.
+    Fenced,
+}
+
+/// What went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StoreErrorKind {
+    /// The disk or the memory limit is full.
+    Full,
+    /// Reading or writing failed.
+    Io,
+    /// The data is not what this program wrote.
+    Corrupt,
+    /// Another process has it.
+    InUse,
+    /// Written by a newer version of this program.
+    Newer,
+    /// Too many operations are waiting.
+    Busy,
+    /// The store was closed.
+    Closed,
+}
+
+/// A store's failure.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct StoreError {
+    /// For programs.
+    pub kind: StoreErrorKind,
+    /// For people: what happened, where, and what to do.
+    pub message: String,
+}
+
+/// In which order entries are listed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListOrder {
+    /// The most replayed first.
+    #[default]
+    Replays,
+    /// The latest recorded first.
+    Recent,
+}
+
+/// Which entries to list.
+#[derive(Clone, Debug, Default)]
+pub struct ListQuery {
+    /// Of this upstream.
+    pub upstream: Option<UpstreamName>,
+    /// With this status.
+    pub status: Option<RefusalStatus>,
+    /// Of this document.
+    pub document: Option<DocumentDigest>,
+    /// Refused to, or replayed to, this tenant.
+    pub tenant: Option<TenantId>,
+    /// The order.
+    pub order: ListOrder,
+    /// At most this many; 1 to 1,000.
+    pub limit: usize,
+    /// Go on after this: the `next` of the page before.
+    pub after: Option<Cursor>,
+}
+
+/// A place in a list: the sort value and the sequence number of the last entry seen. Stable under inserts and removals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// The replays of that entry (0 when listing by time).
+    pub replays: u64,
+    /// Its place in the order of recording.
+    pub sequence: u64,
+}
+
+/// Part of a list.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// The entries.
+    pub items: Vec<Summary>,
+    /// Where the next page begins; `None` at the end.
+    pub next: Option<Cursor>,
+}
+
+/// An entry without its body.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// The entry; its body is empty.
+    pub entry: Arc<Entry>,
+    /// The length of the stored body in bytes.
+    pub body_bytes: u64,
+    /// Its replays.
+    pub tally: Tally,
+    /// Whether it was marked suspect.
+    pub suspect: bool,
+}
+
+/// An entry in full.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// The entry with its body.
+    pub entry: Arc<Entry>,
+    /// Its replays.
+    pub tally: Tally,
+    /// Whether it was marked suspect.
+    pub suspect: bool,
+}
