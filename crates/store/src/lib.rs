@@ -13,6 +13,11 @@ use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
 use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
 
+mod failure;
+mod fence;
+mod keeping;
+mod listing;
+
 pub mod memory;
 pub mod sqlite;
 pub mod suite;

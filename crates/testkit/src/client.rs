@@ -341,7 +341,9 @@ impl Client {
 
     async fn next_piece(&mut self) -> Result<Option<Piece>, Failure> {
         loop {
-            let Some(decoder) = &mut self.decoder else { panic!("client: no head was read, so there is no body") };
+            let Some(decoder) = &mut self.decoder else {
+                panic!("client: no head was read, so there is no body")
+            };
             match decoder.next(&mut self.buffer).map_err(Failure::Malformed)? {
                 Piece::Done => return Ok(None),
                 Piece::More => {

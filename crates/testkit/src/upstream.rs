@@ -46,7 +46,10 @@ struct Running {
 
 impl fmt::Debug for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Upstream").field("addr", &self.addr).field("calls", &self.calls()).finish_non_exhaustive()
+        f.debug_struct("Upstream")
+            .field("addr", &self.addr)
+            .field("calls", &self.calls())
+            .finish_non_exhaustive()
     }
 }
 
@@ -58,7 +61,8 @@ impl Upstream {
 
     /// Starts one on an address, such as `[::1]:0`.
     pub async fn start_at(address: &str) -> Self {
-        let wanted = address.parse().unwrap_or_else(|error| panic!("stub upstream: address {address:?}: {error}"));
+        let wanted =
+            address.parse().unwrap_or_else(|error| panic!("stub upstream: address {address:?}: {error}"));
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("stub-upstream")
@@ -230,7 +234,8 @@ impl Upstream {
 
     /// Waits until peers have closed at least `n` connections.
     pub async fn wait_peer_closed(&self, n: u64) {
-        self.wait_until(&format!("{n} connections closed by peers"), |upstream| upstream.peer_closed() >= n).await;
+        self.wait_until(&format!("{n} connections closed by peers"), |upstream| upstream.peer_closed() >= n)
+            .await;
     }
 
     /// Waits until a condition holds; asked again whenever something arrives, completes or closes. Panics with

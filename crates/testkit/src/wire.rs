@@ -314,7 +314,9 @@ mod tests {
 
     #[test]
     fn broken_chunks_are_named() {
-        for wire in [&b"0x5\r\nabcde\r\n"[..], b"5 \r\nabcde\r\n", b"\r\n", b"2\r\nabc\r\n", b"00000000000000005\r\n"] {
+        for wire in
+            [&b"0x5\r\nabcde\r\n"[..], b"5 \r\nabcde\r\n", b"\r\n", b"2\r\nabc\r\n", b"00000000000000005\r\n"]
+        {
             assert!(decode(Framing::Chunked, wire, 100).is_err(), "{wire:?}");
         }
     }

@@ -29,7 +29,13 @@ pub struct Answer {
 }
 
 impl Answer {
-    pub(super) fn from_head(status: u16, start: &[u8], head: Bytes, headers: Headers, interim: Vec<u16>) -> Self {
+    pub(super) fn from_head(
+        status: u16,
+        start: &[u8],
+        head: Bytes,
+        headers: Headers,
+        interim: Vec<u16>,
+    ) -> Self {
         // "HTTP/1.1 400 " is 13 bytes.
         let reason = String::from_utf8_lossy(start.get(13..).unwrap_or_default()).into_owned();
         Self {
@@ -62,8 +68,9 @@ impl Answer {
 
     /// The content as JSON; panics with the content if it is none.
     pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.body)
-            .unwrap_or_else(|error| panic!("client: {} with a body that is no JSON ({error}): {}", self.status, self.text()))
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| {
+            panic!("client: {} with a body that is no JSON ({error}): {}", self.status, self.text())
+        })
     }
 
     /// Whether it is marked as answered from the memory: exactly one `X-Negative-Cache` field, and it says `HIT`.

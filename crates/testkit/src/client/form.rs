@@ -46,7 +46,8 @@ pub fn multipart(boundary: &str, parts: &[Part<'_>]) -> (String, Vec<u8>) {
         body.extend_from_slice(b"\r\n");
     }
     body.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
-    let is_token = boundary.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte));
+    let is_token =
+        boundary.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte));
     let quote = if is_token { "" } else { "\"" };
     (format!("multipart/form-data; boundary={quote}{boundary}{quote}"), body)
 }

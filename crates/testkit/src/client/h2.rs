@@ -14,7 +14,12 @@ use super::{Answer, PATIENCE};
 use crate::wire::Headers;
 
 /// A `POST` over HTTP/2 on a connection of its own; panics if there is no answer.
-pub async fn h2_post(addr: SocketAddr, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
+pub async fn h2_post(
+    addr: SocketAddr,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: impl Into<Bytes>,
+) -> Answer {
     let exchange = exchange(addr, path, headers, body.into());
     match timeout(PATIENCE, exchange).await {
         Ok(Ok(answer)) => answer,

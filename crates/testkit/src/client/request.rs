@@ -92,7 +92,9 @@ impl Request {
         for (name, value) in &self.headers {
             line(name, value);
         }
-        let framed = ["content-length", "transfer-encoding"].iter().any(|name| !values(&self.headers, name).is_empty());
+        let framed = ["content-length", "transfer-encoding"]
+            .iter()
+            .any(|name| !values(&self.headers, name).is_empty());
         let wants_body = matches!(self.method.as_str(), "POST" | "PUT" | "PATCH");
         if !framed {
             if self.chunk.is_some() {

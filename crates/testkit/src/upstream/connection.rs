@@ -133,7 +133,10 @@ impl Connection {
             }
             choice => {
                 let slow = if let Choice::Reply(reply) = &choice { reply.slow() } else { None };
-                if values(&intake.seen().headers, "expect").iter().any(|v| v.eq_ignore_ascii_case(b"100-continue")) {
+                if values(&intake.seen().headers, "expect")
+                    .iter()
+                    .any(|v| v.eq_ignore_ascii_case(b"100-continue"))
+                {
                     self.write(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
                 }
                 self.read_body(&mut intake, &mut decoder, slow).await?;

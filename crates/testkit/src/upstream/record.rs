@@ -36,7 +36,9 @@ impl Choice {
             Self::AskAfterBody(answer, number) => {
                 let reply = lock(&answer)(seen, number);
                 if reply.is_early() || reply.slow().is_some() {
-                    panic!("stub upstream: `by` decides after the body; early and slow replies need `by_head`");
+                    panic!(
+                        "stub upstream: `by` decides after the body; early and slow replies need `by_head`"
+                    );
                 }
                 reply
             }
@@ -153,7 +155,9 @@ impl Shared {
     fn may_keep(&self, more: usize) -> bool {
         let most = self.settings().keep_together;
         self.kept
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |kept| kept.checked_add(more).filter(|sum| *sum <= most))
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |kept| {
+                kept.checked_add(more).filter(|sum| *sum <= most)
+            })
             .is_ok()
     }
 }
@@ -177,7 +181,8 @@ impl Intake {
 
     /// The framing of the body, the oddities of which are noted.
     pub(super) fn framing(&mut self) -> Framing {
-        let framing = crate::wire::framing(&self.seen.headers, &mut self.seen.problems).unwrap_or(Framing::Length(0));
+        let framing =
+            crate::wire::framing(&self.seen.headers, &mut self.seen.problems).unwrap_or(Framing::Length(0));
         if framing == Framing::Chunked {
             self.wire = Some(BytesMut::new());
         }

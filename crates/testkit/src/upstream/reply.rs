@@ -137,7 +137,9 @@ impl Reply {
 
     /// Writes the body (set before) in pieces of `size` bytes with a pause after each.
     pub fn drip(mut self, size: usize, pause: Duration) -> Self {
-        let Payload::Body(body) = self.payload else { panic!("stub upstream: drip needs a plain body before it") };
+        let Payload::Body(body) = self.payload else {
+            panic!("stub upstream: drip needs a plain body before it")
+        };
         self.payload = Payload::Drip { body, size: size.max(1), pause };
         self
     }
@@ -206,7 +208,9 @@ impl Reply {
         for (name, value) in &self.headers {
             line(name, value);
         }
-        let framed = ["content-length", "transfer-encoding"].iter().any(|name| !values(&self.headers, name).is_empty());
+        let framed = ["content-length", "transfer-encoding"]
+            .iter()
+            .any(|name| !values(&self.headers, name).is_empty());
         let bodiless = status < 200 || status == 204 || status == 304;
         if !framed && !bodiless {
             match &self.payload {
@@ -306,7 +310,8 @@ mod tests {
         let stream = Reply::status(200).steps(vec![Step::chunk("x"), Step::LastChunk]);
         assert!(wire(&stream, "GET").ends_with("chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n"));
         assert!(!stream.plan("GET").1);
-        let short = Reply::status(200).header("Content-Length", "9").steps(vec![Step::write("abc"), Step::Reset]);
+        let short =
+            Reply::status(200).header("Content-Length", "9").steps(vec![Step::write("abc"), Step::Reset]);
         assert!(wire(&short, "GET").ends_with("Content-Length: 9\r\n\r\nabc"));
         let endless = Reply::status(200).steps(vec![Step::write("abc")]);
         assert!(endless.plan("GET").1 && wire(&endless, "GET").contains("Connection: close"));

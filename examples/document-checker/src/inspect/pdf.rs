@@ -10,11 +10,18 @@ use crate::refusal::Refusal;
 /// The most that one stream of the file's structure may inflate to, in bytes.
 const STREAM_LIMIT: usize = 64 * 1024 * 1024;
 
+/// The most that the content of one page may inflate to, in bytes. The parser holds all operands of one
+/// operation at once, at some forty times their size.
+const PAGE_CONTENT_LIMIT: usize = 8 * 1024 * 1024;
+
 /// The most that the content of all pages together may inflate to, in bytes.
 const CONTENT_LIMIT: usize = 64 * 1024 * 1024;
 
 /// The most pages of one document.
 const PAGE_LIMIT: usize = 10_000;
+
+/// The most operations on all pages together.
+const OPERATION_LIMIT: usize = 2_000_000;
 
 /// Put behind each page's content: the parser stops silently at what it cannot read, so content is whole
 /// only if the parser gets to see this operator, and sees it without operands left over.
@@ -37,15 +44,16 @@ pub(super) fn inspect(file: &[u8]) -> Result<Report, Refusal> {
     }
 
     let mut pages = 0;
-    let mut budget = CONTENT_LIMIT;
+    let mut bytes_left = CONTENT_LIMIT;
+    let mut operations_left = OPERATION_LIMIT;
     for page in document.page_iter() {
         pages += 1;
         if pages > PAGE_LIMIT {
             return Err(Refusal::unprocessable(format_args!("the pdf has more than {PAGE_LIMIT} pages")));
         }
-        let content = page_content(&document, page, pages, budget)?;
-        budget = budget.saturating_sub(content.len());
-        walk(content, pages)?;
+        let content = page_content(&document, page, pages, bytes_left.min(PAGE_CONTENT_LIMIT))?;
+        bytes_left = bytes_left.saturating_sub(content.len());
+        operations_left = walk(content, pages, operations_left)?;
     }
     if pages == 0 {
         return Err(Refusal::unprocessable("the pdf has no pages"));
@@ -72,9 +80,7 @@ fn page_content(
         })?;
         let left = budget.saturating_sub(content.len());
         let plain = stream.decompressed_content_with_limit(left).map_err(|error| match error {
-            Error::Decompress(DecompressError::MemoryLimitExceeded { .. }) => {
-                Refusal::unprocessable("the content of the pages is too large to process")
-            }
+            Error::Decompress(DecompressError::MemoryLimitExceeded { .. }) => too_much_content(),
             Error::Unimplemented(_) => {
                 Refusal::unprocessable(format_args!("page {number} uses a filter that is not supported"))
             }
@@ -90,12 +96,13 @@ fn page_content(
     Ok(content)
 }
 
-/// Reads every operation of one page.
-fn walk(mut content: Vec<u8>, number: usize) -> Result<(), Refusal> {
+/// Reads every operation of one page, at most `budget` of them; returns what is left of the budget.
+fn walk(mut content: Vec<u8>, number: usize, budget: usize) -> Result<usize, Refusal> {
     content.push(b'\n');
     content.extend_from_slice(END_OF_PAGE.as_bytes());
     let broken = || Refusal::corrupt(format_args!("the content of page {number} is broken"));
     let mut ended = false;
+    let mut left = budget;
     // Between BX and EX a reader skips what it does not know (ISO 32000-2, 7.8.2).
     let mut lenient_sections: usize = 0;
     for operation in Content::decode_iter(&content) {
@@ -103,6 +110,7 @@ fn walk(mut content: Vec<u8>, number: usize) -> Result<(), Refusal> {
         if ended {
             return Err(broken());
         }
+        left = left.checked_sub(1).ok_or_else(too_much_content)?;
         match operation.operator.as_str() {
             END_OF_PAGE if operation.operands.is_empty() => ended = true,
             END_OF_PAGE => return Err(broken()),
@@ -113,7 +121,7 @@ fn walk(mut content: Vec<u8>, number: usize) -> Result<(), Refusal> {
             _ => return Err(Refusal::corrupt(format_args!("page {number} has an unknown operator"))),
         }
     }
-    if ended { Ok(()) } else { Err(broken()) }
+    if ended { Ok(left) } else { Err(broken()) }
 }
 
 fn load_refusal(error: &Error) -> Refusal {
@@ -126,6 +134,10 @@ fn load_refusal(error: &Error) -> Refusal {
     }
 }
 
+fn too_much_content() -> Refusal {
+    Refusal::unprocessable("the content of the pages is too large to process")
+}
+
 fn encrypted() -> Refusal {
     Refusal::unprocessable("the pdf is encrypted")
 }
@@ -135,7 +147,7 @@ mod tests {
     use super::*;
 
     fn verdict(content: &[u8]) -> Result<(), String> {
-        walk(content.to_vec(), 1).map_err(|refusal| refusal.message)
+        walk(content.to_vec(), 1, 10).map(|_left| ()).map_err(|refusal| refusal.message)
     }
 
     #[test]
@@ -157,6 +169,12 @@ mod tests {
         assert_eq!(verdict(b"EndOfPage q"), broken);
         assert_eq!(verdict(b"1 2 3"), broken);
         assert_eq!(verdict(b"q potato Q"), unknown);
+    }
+
+    #[test]
+    fn content_beyond_the_limit_is_unprocessable() {
+        assert_eq!(verdict(&b"q ".repeat(9)), Ok(()));
+        assert_eq!(verdict(&b"q ".repeat(10)), Err(too_much_content().message));
     }
 
     #[test]

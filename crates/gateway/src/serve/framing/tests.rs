@@ -389,7 +389,10 @@ proptest! {
 
     #[test]
     fn random_bytes_in_a_head_or_a_chunked_body_never_panic(
-        bytes in prop::collection::vec(prop_oneof![any::<u8>(), prop::sample::select(b"\r\n:;0 ".as_slice())], 0..256),
+        bytes in prop::collection::vec(
+            prop_oneof![any::<u8>(), prop::sample::select(b"\r\n:;0 ".as_slice())],
+            0..256,
+        ),
         places in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
     ) {
         for bytes in [get_with(&bytes), chunked_with(&bytes)] {
