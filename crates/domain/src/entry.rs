@@ -98,15 +98,23 @@ pub enum Mismatch {
     Generation,
 }
 
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Mismatch {
+    /// The label value.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        match self {
             Self::Schema => "schema",
             Self::Fingerprint => "fingerprint",
             Self::Scope => "scope",
             Self::Upstream => "upstream",
             Self::Generation => "generation",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.label())
     }
 }
 

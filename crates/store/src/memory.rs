@@ -15,8 +15,7 @@ use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use crate::fence::FenceLog;
 use crate::keeping::{is_in_a_row, is_live, is_remembered};
 use crate::{
-    Cursor, Fence, ListOrder, ListQuery, Page, Recalled, Recorded, RefusalStore, Shown, StoreError,
-    Summary,
+    Cursor, Fence, ListOrder, ListQuery, Page, Recalled, Recorded, RefusalStore, Shown, StoreError, Summary,
 };
 
 /// A store in the memory of this process.
@@ -87,7 +86,8 @@ impl State {
             .get(&key)
             .filter(|row| life.needs_strikes() && is_in_a_row(&row.strike, now))
             .map(|row| (row.strike.clone(), row.first_at));
-        let (strike, outcome) = life.strike(before.as_ref().map(|(strike, _)| strike), entry.status, &entry.rule, now);
+        let (strike, outcome) =
+            life.strike(before.as_ref().map(|(strike, _)| strike), entry.status, &entry.rule, now);
         let first_at = before.filter(|_| strike.count > 1).map_or(now, |(_, first_at)| first_at);
         if self.fences.bars(fence, &entry, first_at) {
             return Recorded::Fenced;
@@ -162,7 +162,8 @@ impl State {
         let mut forgotten = 0;
         self.rows.retain(|key, row| {
             let e = &row.entry;
-            let goes = which.matches(key, &e.document.digest, &e.upstream, e.status.get(), e.first_refused_at);
+            let goes =
+                which.matches(key, &e.document.digest, &e.upstream, e.status.get(), e.first_refused_at);
             forgotten += u64::from(goes && is_live(e, now));
             !goes
         });

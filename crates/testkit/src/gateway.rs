@@ -6,7 +6,7 @@ mod template;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output};
 use std::time::{Duration, Instant};
 
@@ -31,13 +31,14 @@ pub struct Setup {
     yaml: String,
     env: Vec<(String, String)>,
     admin_token: Option<String>,
+    binary: Option<PathBuf>,
 }
 
 impl Setup {
     /// A configuration file, in which `@DIR@`, `@LISTEN@` and `@ADMIN@` stand for the gateway's own directory and
     /// two free addresses.
     pub fn new(yaml: &str) -> Self {
-        Self { yaml: yaml.to_owned(), env: Vec::new(), admin_token: None }
+        Self { yaml: yaml.to_owned(), env: Vec::new(), admin_token: None, binary: None }
     }
 
     /// An environment variable of the process.
@@ -49,6 +50,12 @@ impl Setup {
     /// The token that the admin functions and the command line present; the configuration has to ask for it.
     pub fn admin_token(mut self, token: &str) -> Self {
         self.admin_token = Some(token.to_owned());
+        self
+    }
+
+    /// Another binary than the one of `NEVERTWICE_BIN`, else of the debug build.
+    pub fn binary(mut self, path: impl Into<PathBuf>) -> Self {
+        self.binary = Some(path.into());
         self
     }
 
@@ -143,8 +150,10 @@ impl Gateway {
     }
 
     async fn spawn(&mut self) -> Result<(), String> {
+        let binary = child::binary(self.setup.binary.as_deref())?;
         let config = self.config_file().display().to_string();
-        self.child = Some(Child::spawn(&["serve", "--config", &config], &self.setup.env, self.dir.path())?);
+        self.child =
+            Some(Child::spawn(&binary, &["serve", "--config", &config], &self.setup.env, self.dir.path())?);
         let deadline = Instant::now() + READY;
         loop {
             if self.is_ready().await {
@@ -176,7 +185,7 @@ impl Gateway {
     }
 
     /// Its configuration file, which a test may rewrite before a reload or a restart.
-    pub fn config_file(&self) -> std::path::PathBuf {
+    pub fn config_file(&self) -> PathBuf {
         self.dir.path().join("nevertwice.yaml")
     }
 
@@ -340,7 +349,11 @@ impl Gateway {
         if let Some(token) = &self.setup.admin_token {
             env.push(("NEVERTWICE_ADMIN_TOKEN".to_owned(), token.clone()));
         }
-        run(args, &env, self.dir.path()).await
+        let output = match child::binary(self.setup.binary.as_deref()) {
+            Ok(binary) => child::run(&binary, args, &env, self.dir.path()).await,
+            Err(reason) => Err(reason),
+        };
+        output.unwrap_or_else(|reason| panic!("nevertwice {}: {reason}", args.join(" ")))
     }
 
     fn child_ref(&self) -> &Child {
@@ -354,9 +367,11 @@ impl Gateway {
 
 /// Runs the binary to its end with exactly these arguments; panics if it takes more than 60 s.
 pub async fn run(args: &[&str], env: &[(String, String)], dir: &Path) -> Output {
-    child::run(args, env, dir)
-        .await
-        .unwrap_or_else(|reason| panic!("nevertwice {}: {reason}", args.join(" ")))
+    let output = match child::binary(None) {
+        Ok(binary) => child::run(&binary, args, env, dir).await,
+        Err(reason) => Err(reason),
+    };
+    output.unwrap_or_else(|reason| panic!("nevertwice {}: {reason}", args.join(" ")))
 }
 
 fn value_of(answer: &Answer) -> (u16, Value) {
@@ -366,4 +381,23 @@ fn value_of(answer: &Answer) -> (u16, Value) {
         serde_json::from_slice(&answer.body).unwrap_or_else(|_| Value::String(answer.text()))
     };
     (answer.status, value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_that_does_not_start_shows_its_log() {
+        // A shell takes the first argument for a script, which is not there.
+        let started = Setup::new("listen: \"@LISTEN@\"").binary("/bin/sh").try_start().await;
+        let reason = started.err().unwrap_or_default();
+        assert!(reason.contains("ended with exit status") && reason.contains("serve"), "{reason}");
+    }
+
+    #[tokio::test]
+    async fn a_missing_binary_is_named() {
+        let reason = Setup::new("").binary("/nowhere/nevertwice").try_start().await.err().unwrap_or_default();
+        assert!(reason.contains("/nowhere/nevertwice") && reason.contains("cargo build"), "{reason}");
+    }
 }

@@ -1,7 +1,8 @@
 //! A scripted HTTP/1.1 upstream that counts what reaches it, keeps the raw bytes and misbehaves on request.
 //!
 //! It counts a call as soon as its head is complete, also when its body never completes. It takes bytes after a
-//! request for the next request, which is how a smuggled request shows. It runs on its own thread, so a test that
+//! request for the next request, which is how a smuggled request shows. The end of the peer's stream counts as
+//! the peer's going, also while an answer waits; half-closed connections are not for it. It runs on its own thread, so a test that
 //! blocks does not stop it.
 
 mod connection;
@@ -30,6 +31,8 @@ use record::{Behaviour, Shared};
 
 /// How many connections it holds at once; those beyond are dropped as they come.
 const CONNECTIONS_MAX: usize = 4096;
+/// How long a waiting test relies on being told of changes.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A stub upstream on a port of its own. It is gone, with all its connections, when dropped.
 pub struct Upstream {
@@ -238,17 +241,19 @@ impl Upstream {
             .await;
     }
 
-    /// Waits until a condition holds; asked again whenever something arrives, completes or closes. Panics with
-    /// `what` when it does not come about in time.
+    /// Waits until a condition holds; asked again whenever something arrives, completes or closes, and
+    /// every 50 ms for what is not the upstream's own. Panics with `what` when it does not come about in time.
     pub async fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let limit = self.shared.settings().patience;
         let mut changes = self.shared.changes();
         let wait = async {
             loop {
                 changes.borrow_and_update();
-                if holds(self) || changes.changed().await.is_err() {
+                if holds(self) {
                     return;
                 }
+                // Both outcomes mean the same: ask again.
+                let _ = tokio::time::timeout(ASK_AGAIN, changes.changed()).await;
             }
         };
         if tokio::time::timeout(limit, wait).await.is_err() {

@@ -99,7 +99,7 @@ async fn a_client_that_goes_is_noticed_while_the_answer_waits() {
         let before = upstream.peer_closed();
         let mut client = Client::connect(upstream.addr()).await;
         assert_eq!(client.try_send_request(Request::post("/").body("x")).await, Ok(()));
-        upstream.wait_until("one waits", |_| gate.waiting() == 1).await;
+        gate.wait_waiting(1).await;
         if reset {
             client.reset();
         } else {

@@ -135,7 +135,7 @@ impl FormReader {
         let fits = (1..=70).contains(&boundary.len())
             && boundary.last() != Some(&b' ')
             && boundary.iter().all(|b| b.is_ascii_alphanumeric() || b"'()+_,-./:=? ".contains(b));
-        let needle = [b"--", if fits { boundary } else { b"" }].concat();
+        let needle = if fits { [b"--", boundary].concat() } else { Vec::new() };
         let mut digest = blake3::Hasher::new();
         digest.update(DOMAIN);
         Self {
@@ -231,15 +231,12 @@ impl FormReader {
     }
 
     /// Takes bytes of a region up to and with the `--boundary` that ends it, and gives back those behind it.
-    ///
-    /// The last bytes of a piece are held, not hashed: they may be the start of a delimiter, with the CRLF before it.
     fn scan<'b>(&mut self, bytes: &'b [u8]) -> Result<&'b [u8], &'static str> {
         let needle = self.finder.needle().len();
-        let hold = needle + CRLF.len() - 1;
         if !self.held.is_empty() {
-            // The seam, far enough into the piece that any later match has two bytes of the piece before it.
+            // The seam: a delimiter that began in the piece before ends in it.
             let before = self.held.len();
-            let seam = bytes.len().min(hold);
+            let seam = bytes.len().min(needle + CRLF.len());
             let mut held = std::mem::take(&mut self.held);
             held.extend_from_slice(&bytes[..seam]);
             if let Some(at) = self.finder.find(&held) {
@@ -247,7 +244,7 @@ impl FormReader {
                 return Ok(&bytes[at + needle - before..]);
             }
             if seam == bytes.len() {
-                let known = held.len().saturating_sub(hold);
+                let known = self.known(&held);
                 self.hash(&held[..known]);
                 held.drain(..known);
                 self.held = held;
@@ -261,13 +258,25 @@ impl FormReader {
             self.delimiter(&bytes[..at])?;
             return Ok(&bytes[at + needle..]);
         }
-        let known = bytes.len().saturating_sub(hold);
+        let known = self.known(bytes);
         self.hash(&bytes[..known]);
         self.held.extend_from_slice(&bytes[known..]);
         Ok(&[])
     }
 
-    /// A `--boundary` ends the region; `last` is what of the region is not hashed yet, at least its last two bytes.
+    /// How many of these bytes, which hold no `--boundary`, belong to the region whatever comes next. The others may be the
+    /// start of a delimiter, with the CRLF before it.
+    fn known(&self, bytes: &[u8]) -> usize {
+        let needle = self.finder.needle();
+        let longest = bytes.len().min(CRLF.len() + needle.len() - 1);
+        let is_start = |tail: &[u8]| {
+            let (line_end, rest) = tail.split_at(tail.len().min(CRLF.len()));
+            needle.starts_with(tail) || (CRLF.starts_with(line_end) && needle.starts_with(rest))
+        };
+        (bytes.len() - longest..bytes.len()).find(|at| is_start(&bytes[*at..])).unwrap_or(bytes.len())
+    }
+
+    /// A `--boundary` ends the region; `last` is what of the region is not hashed yet, with the CRLF if there is one.
     fn delimiter(&mut self, last: &[u8]) -> Result<(), &'static str> {
         match self.place {
             Place::Content => {

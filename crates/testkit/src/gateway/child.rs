@@ -15,12 +15,12 @@ pub(super) const STDOUT: &str = "stdout.log";
 /// How long a command that should end by itself may run.
 const RUN: Duration = Duration::from_secs(60);
 
-/// The binary under test: `NEVERTWICE_BIN`, else the debug build of the workspace.
-fn binary() -> Result<PathBuf, String> {
-    let path = std::env::var_os("NEVERTWICE_BIN").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/debug/nevertwice"),
-        PathBuf::from,
-    );
+/// The binary under test: the given one, else `NEVERTWICE_BIN`, else the debug build of the workspace.
+pub(super) fn binary(given: Option<&Path>) -> Result<PathBuf, String> {
+    let path = given
+        .map(Path::to_owned)
+        .or_else(|| std::env::var_os("NEVERTWICE_BIN").map(PathBuf::from))
+        .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/debug/nevertwice"));
     // Commands run in other directories than the test.
     path.canonicalize().map_err(|error| {
         format!(
@@ -59,9 +59,13 @@ pub(super) struct Child {
 }
 
 impl Child {
-    pub(super) fn spawn(args: &[&str], env: &[(String, String)], dir: &Path) -> Result<Self, String> {
-        let binary = binary()?;
-        let process = Command::new(&binary)
+    pub(super) fn spawn(
+        binary: &Path,
+        args: &[&str],
+        env: &[(String, String)],
+        dir: &Path,
+    ) -> Result<Self, String> {
+        let process = Command::new(binary)
             .args(args)
             .envs(env.iter().map(|(name, value)| (name, value)))
             .current_dir(dir)
@@ -114,8 +118,13 @@ fn appended(path: &Path) -> Result<File, String> {
 }
 
 /// Runs the binary to its end and collects what it wrote.
-pub(super) async fn run(args: &[&str], env: &[(String, String)], dir: &Path) -> Result<Output, String> {
-    let output = tokio::process::Command::new(binary()?)
+pub(super) async fn run(
+    binary: &Path,
+    args: &[&str],
+    env: &[(String, String)],
+    dir: &Path,
+) -> Result<Output, String> {
+    let output = tokio::process::Command::new(binary)
         .args(args)
         .envs(env.iter().map(|(name, value)| (name, value)))
         .current_dir(dir)

@@ -5,16 +5,25 @@ pub(super) fn sum(text: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
     text.lines()
         .filter(|line| !line.starts_with('#'))
         .filter_map(series)
-        .filter(|(series, has, _)| {
-            *series == name
-                && labels.iter().all(|(key, value)| has.iter().any(|(k, v)| k == key && v == value))
-        })
-        .map(|(_, _, value)| value)
+        .filter(|series| series.name == name && labels.iter().all(|label| series.has(label)))
+        .map(|series| series.value)
         .sum()
 }
 
-/// The name, the labels and the value of a line.
-fn series(line: &str) -> Option<(&str, Vec<(String, String)>, f64)> {
+/// A line of the text.
+struct Series<'a> {
+    name: &'a str,
+    labels: Vec<(String, String)>,
+    value: f64,
+}
+
+impl Series<'_> {
+    fn has(&self, (key, value): &(&str, &str)) -> bool {
+        self.labels.iter().any(|(k, v)| k == key && v == value)
+    }
+}
+
+fn series(line: &str) -> Option<Series<'_>> {
     let end = line.find(['{', ' '])?;
     let (name, mut rest) = line.split_at(end);
     let mut labels = Vec::new();
@@ -30,7 +39,7 @@ fn series(line: &str) -> Option<(&str, Vec<(String, String)>, f64)> {
     }
     // A timestamp or an exemplar may follow the value.
     let value = rest.split_whitespace().next()?.parse().ok()?;
-    Some((name, labels, value))
+    Some(Series { name, labels, value })
 }
 
 /// A label value up to its closing quote, unescaped, and what follows.

@@ -11,7 +11,7 @@ use crate::refusal::Refusal;
 const STREAM_LIMIT: usize = 64 * 1024 * 1024;
 
 /// The most that the content of one page may inflate to, in bytes. The parser holds all operands of one
-/// operation at once, at some forty times their size.
+/// operation at once, at many times their size.
 const PAGE_CONTENT_LIMIT: usize = 8 * 1024 * 1024;
 
 /// The most that the content of all pages together may inflate to, in bytes.

@@ -92,6 +92,9 @@ fn is_token(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)
 }
 
+/// A rewritten value, and the edits that make it.
+type Neutral = (Vec<u8>, Vec<Edit>);
+
 /// A `Content-Disposition` (RFC 7578 section 4.2): where its parameters' values are, with their quotes.
 #[derive(Debug, Default)]
 struct Disposition {
@@ -140,7 +143,7 @@ impl Disposition {
 
     /// The value with a neutral file name, and the edits that make it out of `value`, which begins at `at`. `None` when it
     /// is neutral already or names no file.
-    fn neutral(&self, value: &[u8], at: usize) -> Result<Option<(Vec<u8>, Vec<Edit>)>, &'static str> {
+    fn neutral(&self, value: &[u8], at: usize) -> Result<Option<Neutral>, &'static str> {
         if self.has_others {
             return Err("content-disposition with parameters that a neutral one cannot keep");
         }

@@ -1,0 +1,302 @@
+//! The memory on one upstream.
+
+use std::time::Duration;
+
+use nevertwice_domain::canonical::form::FileNameRule;
+use nevertwice_domain::guard::GuardPolicy;
+use nevertwice_domain::profile::{self, Profile, StatusProfile};
+use nevertwice_domain::strike::{Ladder, LifePolicy};
+use nevertwice_domain::tenant::TenantId;
+
+use super::{Context, headers};
+use crate::bounds;
+use crate::checked::{Adapter, Credential, Memory, Mode, ScopeRule, TrustDomain, UpstreamMemory};
+use crate::problem::Place;
+use crate::raw::read::At;
+use crate::raw::{self, Config, near};
+
+/// Profiles that this version knows of and does not have.
+const LATER_PROFILES: [&str; 16] = [
+    "azure-di",
+    "openai",
+    "azure-openai",
+    "anthropic",
+    "gemini",
+    "textract",
+    "mistral",
+    "cohere",
+    "vllm",
+    "llamacpp",
+    "ollama",
+    "tei",
+    "tgi",
+    "paddlex",
+    "unstructured",
+    "docling",
+];
+
+const GENERATION_MAX_BYTES: usize = 256;
+
+pub(super) fn memory(
+    upstream: &raw::Upstream,
+    block: &Place,
+    adapter: Adapter,
+    credential: Option<&Credential>,
+    config: &Config,
+    memory: Option<&Memory>,
+    cx: &mut Context<'_>,
+) -> Option<UpstreamMemory> {
+    let none = At { value: raw::UpstreamCache::default(), place: block.missing("negative_cache") };
+    let At { value: raw, place } = upstream.negative_cache.as_ref().unwrap_or(&none);
+    let enabled = raw.enabled.as_ref().is_none_or(|e| e.value);
+    if adapter == Adapter::OpenAi {
+        let given = upstream.negative_cache.is_some();
+        let profile = raw.profile.as_ref().map(|p| &p.place);
+        if given && (profile.is_some() || enabled) {
+            let cause =
+                "chat refusals need a profile by error code, which is not supported by this version yet";
+            cx.found.error(profile.unwrap_or(place), cause, "remove `negative_cache` from this upstream");
+        }
+        return None;
+    }
+    // every part is checked, whether or not the memory is on
+    let checked = UpstreamMemory {
+        profile: profile(raw.profile.as_ref(), cx),
+        mode: match raw.mode.as_ref().map(|m| m.value) {
+            Some(raw::Mode::Observe) => Mode::Observe,
+            Some(raw::Mode::Enforce) | None => Mode::Enforce,
+        },
+        scope: scope(raw, place, config, cx),
+        generation: generation(raw, cx),
+        filename: match raw.filename.as_ref().map(|f| f.value) {
+            Some(raw::FileName::Neutral) => FileNameRule::Neutral,
+            Some(raw::FileName::Keyed) | None => FileNameRule::Keyed,
+        },
+        key_headers: key_headers(raw, credential, config, cx),
+        ignored_query: ignored_query(raw, cx),
+        life: life(raw, config, cx),
+        single_flight_wait: cx.millis(&bounds::SINGLE_FLIGHT_WAIT_MS, raw.single_flight_wait_ms.as_ref()),
+        judge_wait: cx.millis(&bounds::JUDGE_WAIT_MS, raw.judge_wait_ms.as_ref()),
+        honor_cache_control: raw.honor_cache_control.as_ref().is_none_or(|h| h.value),
+        guard: guard(raw.mass_refusal_guard.as_ref(), cx),
+    };
+    let Some(_) = memory else {
+        if let Some(asked) = raw.enabled.as_ref().filter(|e| e.value)
+            && !cx.found.explains("negative_cache")
+        {
+            let cause = "this has no effect: the top level's `negative_cache.enabled` is not true";
+            cx.found.warning(&asked.place, cause, "add `negative_cache: {enabled: true}` at the top level");
+        }
+        return None;
+    };
+    if enabled && upstream.sync_paths.is_none() && !cx.found.explains(&block.key_path("sync_paths")) {
+        let cause = "the memory guards nothing on this upstream: it has no `sync_paths`";
+        let cure = "list the paths that take documents, or write `negative_cache: {enabled: false}` here";
+        cx.found.warning(&block.missing("sync_paths"), cause, cure);
+    }
+    enabled.then_some(checked)
+}
+
+fn profile(raw: Option<&At<String>>, cx: &mut Context<'_>) -> &'static dyn Profile {
+    let Some(At { value: name, place }) = raw else { return &StatusProfile };
+    if let Some(profile) = profile::named(name) {
+        return profile;
+    }
+    if LATER_PROFILES.contains(&name.as_str()) {
+        let cause = format!("the profile `{name}` is not supported by this version yet");
+        cx.found.error(place, cause, "use `profile: status`");
+    } else {
+        let known = profile::NAMES.iter().chain(&LATER_PROFILES).copied();
+        cx.found.error(place, "there is no profile of this name", near::cure(name, known, "profiles"));
+    }
+    &StatusProfile
+}
+
+fn generation(raw: &raw::UpstreamCache, cx: &mut Context<'_>) -> String {
+    let Some(At { value: raw::Generation(text), place }) = &raw.generation else { return String::new() };
+    if text.len() > GENERATION_MAX_BYTES || text.chars().any(char::is_control) {
+        let cause =
+            format!("a generation has at most {GENERATION_MAX_BYTES} bytes and no control characters");
+        cx.found.error(place, cause, "use a short text or a number");
+    }
+    text.clone()
+}
+
+fn scope(raw: &raw::UpstreamCache, block: &Place, config: &Config, cx: &mut Context<'_>) -> ScopeRule {
+    let domains = raw.trust_domains.as_ref().map(|list| (trust_domains(list, config, cx), &list.place));
+    let kind = raw.scope.as_ref().map(|s| s.value);
+    if kind != Some(raw::Scope::Domain)
+        && let Some((_, place)) = domains
+        && !cx.found.explains(&block.key_path("scope"))
+    {
+        cx.found.error(
+            place,
+            "`trust_domains` has no meaning without `scope: domain`",
+            "add `scope: domain`",
+        );
+    }
+    match kind {
+        Some(raw::Scope::Fleet) | None => ScopeRule::Fleet,
+        Some(raw::Scope::Tenant) => ScopeRule::Tenant,
+        Some(raw::Scope::Domain) => {
+            let cure = "add `trust_domains: [{name: NAME, tenants: [...]}]`";
+            match domains {
+                None => {
+                    cx.found.missing(block, "trust_domains", "`scope: domain` needs `trust_domains`", cure)
+                }
+                Some((list, place)) if list.is_empty() && !cx.found.explains(&place.path) => {
+                    cx.found.error(place, "the list is empty", cure);
+                }
+                Some((list, _)) => return ScopeRule::Domains(list),
+            }
+            ScopeRule::Domains(Vec::new())
+        }
+    }
+}
+
+fn trust_domains(
+    list: &At<Vec<At<raw::TrustDomain>>>,
+    config: &Config,
+    cx: &mut Context<'_>,
+) -> Vec<TrustDomain> {
+    let mut names: Vec<(String, Place)> = Vec::new();
+    let mut members: Vec<(TenantId, Place)> = Vec::new();
+    let mut out = Vec::new();
+    for At { value: raw, place } in &list.value {
+        let name = cx
+            .required(raw.name.as_ref(), place, "name", "give every trust domain a `name`")
+            .and_then(|name| {
+                super::identity::unique(&name.value, &name.place, &mut names, "trust domain", cx)?;
+                match TenantId::new(&name.value) {
+                    Ok(valid) => Some(valid),
+                    Err(error) => {
+                        cx.found.error(&name.place, "this is not a valid name", error.to_string());
+                        None
+                    }
+                }
+            });
+        let cure = "list the ids of its tenants";
+        let tenants = cx.required(raw.tenants.as_ref(), place, "tenants", cure);
+        if let Some(list) = tenants.filter(|t| t.value.is_empty())
+            && !cx.found.explains(&list.place.path)
+        {
+            cx.found.error(&list.place, "the list is empty", cure);
+        }
+        let mut ids = Vec::new();
+        for member in tenants.iter().flat_map(|list| &list.value) {
+            let Some(id) = member_id(member, config, cx) else { continue };
+            if let Some((_, first)) = members.iter().find(|(other, _)| *other == id) {
+                let cause = format!("this tenant is in a trust domain already, at {}", first.word());
+                cx.found.error(&member.place, cause, "a tenant is in at most one trust domain");
+                continue;
+            }
+            members.push((id.clone(), member.place.clone()));
+            ids.push(id);
+        }
+        if let Some(name) = name {
+            out.push(TrustDomain { name: name.as_str().into(), tenants: ids });
+        }
+    }
+    out
+}
+
+fn member_id(member: &At<String>, config: &Config, cx: &mut Context<'_>) -> Option<TenantId> {
+    let Ok(id) = TenantId::new(&member.value) else {
+        cx.found.error(&member.place, "this is not a valid tenant id", "write the `id` of a tenant");
+        return None;
+    };
+    let tenants = config.tenants.iter().flat_map(|list| &list.value).filter_map(|t| t.value.id.as_ref());
+    let known = tenants.map(|id| id.value.as_str());
+    // without a list of tenants the proxy in front names them, and any name may come
+    if config.tenants.is_none() && config.identity.is_some() || known.clone().any(|k| k == id.as_str()) {
+        return Some(id);
+    }
+    if !cx.found.explains("tenants") {
+        let cure = near::cure(id.as_str(), known, "tenants");
+        cx.found.error(&member.place, "there is no tenant of this id", cure);
+    }
+    None
+}
+
+fn key_headers(
+    raw: &raw::UpstreamCache,
+    credential: Option<&Credential>,
+    config: &Config,
+    cx: &mut Context<'_>,
+) -> Vec<http::HeaderName> {
+    let tenant_header = config.identity.as_ref().and_then(|i| i.value.tenant_header.as_ref());
+    let mut seen: Vec<(http::HeaderName, &Place)> = Vec::new();
+    for At { value: text, place } in raw.key_headers.iter().flat_map(|list| &list.value) {
+        let Some(name) = headers::header(text, headers::Use::Key, place, cx.found) else { continue };
+        if tenant_header.is_some_and(|header| header.value.eq_ignore_ascii_case(name.as_str())) {
+            cx.found.error(
+                place,
+                format!("`{name}` cannot be used here: it names the tenant"),
+                "use `scope: tenant`",
+            );
+        } else if credential.is_some_and(|credential| credential.header == name) {
+            let cause = format!("`{name}` cannot be used here: the gateway's own credential is sent in it");
+            cx.found.error(place, cause, "leave it out");
+        } else if let Some((_, first)) = seen.iter().find(|(other, _)| *other == name) {
+            cx.found.error(
+                place,
+                format!("`{name}` is listed at {} already", first.word()),
+                "keep one of them",
+            );
+        } else {
+            seen.push((name, place));
+        }
+    }
+    seen.into_iter().map(|(name, _)| name).collect()
+}
+
+fn ignored_query(raw: &raw::UpstreamCache, cx: &mut Context<'_>) -> Vec<String> {
+    let mut seen: Vec<String> = Vec::new();
+    for At { value: name, place } in raw.ignored_query.iter().flat_map(|list| &list.value) {
+        if name.is_empty() || !name.bytes().all(|b| (0x21..=0x7e).contains(&b) && !b"&=?#".contains(&b)) {
+            let cure = "write the name alone, as it stands in the query, without `=` and value";
+            cx.found.error(place, "this is not the name of a query parameter", cure);
+        } else if seen.contains(name) {
+            cx.found.error(place, "this parameter is listed twice", "keep one of them");
+        } else {
+            seen.push(name.clone());
+        }
+    }
+    seen
+}
+
+fn life(raw: &raw::UpstreamCache, config: &Config, cx: &mut Context<'_>) -> LifePolicy {
+    let shared = config.negative_cache.as_ref().and_then(|cache| cache.value.ttl_s.as_ref());
+    let ttl_s = match bounds::UPSTREAM_TTL_S.given(raw.ttl_s.as_ref(), cx.found) {
+        Some(own) => own,
+        None => bounds::TTL_S.take(shared, cx.found),
+    };
+    let ladder = raw.ttl_ladder.as_ref().map(|At { value: ladder, place }| {
+        let first_s = bounds::FIRST_S.take(ladder.first_s.as_ref(), cx.found);
+        let factor = bounds::FACTOR.take(ladder.factor.as_ref(), cx.found);
+        if first_s > ttl_s {
+            let here = ladder.first_s.as_ref().map_or(place, |first| &first.place);
+            let cause = format!("the first life of {first_s} s is longer than the longest of {ttl_s} s");
+            cx.found.error(here, cause, "lower `first_s` or raise `ttl_s`");
+        }
+        Ladder { first_ms: first_s * 1000, factor: u32::try_from(factor).unwrap_or(u32::MAX) }
+    });
+    let confirmations = bounds::CONFIRMATIONS.take(raw.confirmations.as_ref(), cx.found);
+    LifePolicy {
+        confirmations: u32::try_from(confirmations).unwrap_or(u32::MAX),
+        ttl_ms: u64::try_from(Duration::from_secs(ttl_s).as_millis()).unwrap_or(u64::MAX),
+        ladder,
+    }
+}
+
+fn guard(raw: Option<&At<raw::Guard>>, cx: &mut Context<'_>) -> GuardPolicy {
+    let none = raw::Guard::default();
+    let raw = raw.map_or(&none, |guard| &guard.value);
+    let usual = GuardPolicy::default();
+    GuardPolicy {
+        enabled: raw.enabled.as_ref().map_or(usual.enabled, |e| e.value),
+        distinct: u32::try_from(bounds::DISTINCT.take(raw.distinct.as_ref(), cx.found)).unwrap_or(u32::MAX),
+        window_ms: bounds::WINDOW_S.take(raw.window_s.as_ref(), cx.found) * 1000,
+        share: raw.share.as_ref().map_or(usual.share, |share| share.value.0),
+    }
+}

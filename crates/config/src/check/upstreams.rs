@@ -1,0 +1,244 @@
+//! The services that the gateway calls.
+
+use http::Uri;
+use nevertwice_domain::tenant::UpstreamName;
+
+use super::{Context, base_url, guarded, headers, identity, path};
+use crate::bounds;
+use crate::checked::{Adapter, Credential, Memory, Pool, TlsFiles, Upstream, UpstreamTls};
+use crate::problem::Place;
+use crate::raw::read::At;
+use crate::raw::{self, Config};
+use crate::secret::{self, Purpose};
+
+/// An upstream's name and mount, which other parts of the configuration refer to.
+pub(super) struct Named {
+    pub(super) name: Option<UpstreamName>,
+    mount: Option<String>,
+}
+
+/// The names and mounts of all upstreams, in file order; `None` where there is a problem.
+pub(super) fn names(config: &Config, block: &Place, cx: &mut Context<'_>) -> Vec<Named> {
+    let cure = "add a list of `- name: NAME` and `base_url: URL`";
+    let Some(upstreams) = cx.required(config.upstreams.as_ref(), block, "upstreams", cure) else {
+        return Vec::new();
+    };
+    if upstreams.value.is_empty() && !cx.found.explains(&upstreams.place.path) {
+        cx.found.error(&upstreams.place, "there is no upstream", cure);
+    }
+    let mut names: Vec<(String, Place)> = Vec::new();
+    let mut mounts: Vec<(String, Place)> = Vec::new();
+    let mut out = Vec::new();
+    for At { value: raw, place } in &upstreams.value {
+        let name = upstream_name(raw, place, &mut names, cx);
+        let (mount, here) = match (&raw.mount, &name) {
+            (Some(given), _) => (path::mount(&given.value, &given.place, cx.found), &given.place),
+            (None, Some(name)) if [".", ".."].contains(&name.as_str()) => {
+                cx.found.missing(place, "mount", "this name cannot be a path", "add `mount: /PREFIX`");
+                (None, place)
+            }
+            (None, Some(name)) => (Some(format!("/{name}")), raw.name.as_ref().map_or(place, |n| &n.place)),
+            (None, None) => (None, place),
+        };
+        if let Some(mount) = &mount {
+            if let Some((_, first)) = mounts.iter().find(|(other, _)| other == mount) {
+                let cause = format!("another upstream has this mount, at {}", first.word());
+                let here = Place { path: place.key_path("mount"), at: here.at };
+                cx.found.error(&here, cause, "give each a mount of its own; `/` is for one upstream");
+            } else {
+                mounts.push((mount.clone(), here.clone()));
+            }
+        }
+        out.push(Named { name, mount });
+    }
+    out
+}
+
+fn upstream_name(
+    raw: &raw::Upstream,
+    block: &Place,
+    seen: &mut Vec<(String, Place)>,
+    cx: &mut Context<'_>,
+) -> Option<UpstreamName> {
+    let At { value: text, place } =
+        cx.required(raw.name.as_ref(), block, "name", "give every upstream a `name`")?;
+    identity::unique(text, place, seen, "upstream", cx)?;
+    match UpstreamName::new(text) {
+        Ok(name) => Some(name),
+        Err(error) => {
+            cx.found.error(place, "this is not a valid upstream name", error.to_string());
+            None
+        }
+    }
+}
+
+/// All upstreams that can be built; the others have problems.
+pub(super) fn upstreams(
+    config: &Config,
+    names: &[Named],
+    memory: Option<&Memory>,
+    cx: &mut Context<'_>,
+) -> Vec<Upstream> {
+    let list = config.upstreams.iter().flat_map(|list| &list.value);
+    list.zip(names).filter_map(|(raw, named)| upstream(raw, named, config, memory, cx)).collect()
+}
+
+fn upstream(
+    raw: &At<raw::Upstream>,
+    named: &Named,
+    config: &Config,
+    memory: Option<&Memory>,
+    cx: &mut Context<'_>,
+) -> Option<Upstream> {
+    let At { value: raw, place } = raw;
+    let adapter = match raw.adapter.as_ref().map(|a| a.value) {
+        Some(raw::Adapter::OpenAi) => Adapter::OpenAi,
+        Some(raw::Adapter::SyncFacade) | None => Adapter::SyncFacade,
+    };
+    let base_urls = base_urls(raw, place, cx);
+    let credential = raw.credential.as_ref().and_then(|c| credential(c, cx));
+    // which rules hold depends on an adapter that could not be read: say nothing about them
+    let adapter_known = !cx.found.explains(&place.key_path("adapter"));
+    let sync_paths = sync_paths(raw, place, adapter, adapter_known, cx);
+    let memory = adapter_known
+        .then(|| guarded::memory(raw, place, adapter, credential.as_ref(), config, memory, cx))
+        .flatten();
+    let pool = pool(raw.pool.as_ref(), cx);
+    let tls = tls(raw.tls.as_ref(), &base_urls, cx);
+    let timeout = cx.millis(&bounds::TIMEOUT_MS, raw.timeout_ms.as_ref());
+    let idle_timeout = cx.millis(&bounds::IDLE_TIMEOUT_MS, raw.idle_timeout_ms.as_ref());
+    let connect_timeout = cx.millis(&bounds::CONNECT_TIMEOUT_MS, raw.connect_timeout_ms.as_ref());
+    let stream_max = bounds::STREAM_MAX_MS.given(raw.stream_max_ms.as_ref(), cx.found);
+    Some(Upstream {
+        name: named.name.clone()?,
+        adapter,
+        base_urls,
+        mount: named.mount.clone()?,
+        sync_paths,
+        all_paths: false,
+        strict_paths: raw.strict_paths.as_ref().is_some_and(|s| s.value),
+        credential,
+        pool,
+        timeout,
+        idle_timeout,
+        stream_max: stream_max.map(std::time::Duration::from_millis),
+        connect_timeout,
+        tls,
+        memory,
+    })
+}
+
+fn base_urls(raw: &raw::Upstream, block: &Place, cx: &mut Context<'_>) -> Vec<Uri> {
+    let cure = "add `base_url: http://HOST:PORT`";
+    let Some(list) = cx.required(raw.base_url.as_ref(), block, "base_url", cure) else { return Vec::new() };
+    if list.value.0.is_empty() && !cx.found.explains(&list.place.path) {
+        cx.found.error(&list.place, "the list is empty", "give at least one URL");
+    }
+    let mut seen: Vec<(Uri, &Place)> = Vec::new();
+    for At { value: text, place } in &list.value.0 {
+        let Some(uri) = base_url::base_url(text, place, cx.found) else { continue };
+        if let Some((_, first)) = seen.iter().find(|(other, _)| *other == uri) {
+            let cause = format!("the same URL is listed at {} already", first.word());
+            cx.found.error(place, cause, "keep one of them");
+            continue;
+        }
+        seen.push((uri, place));
+    }
+    seen.into_iter().map(|(uri, _)| uri).collect()
+}
+
+fn credential(raw: &At<raw::Credential>, cx: &mut Context<'_>) -> Option<Credential> {
+    let At { value: raw, place } = raw;
+    let header = cx
+        .required(raw.header.as_ref(), place, "header", "name the header, as in `header: Authorization`")
+        .and_then(|h| headers::header(&h.value, headers::Use::Credential, &h.place, cx.found));
+    let value = cx
+        .required(raw.value.as_ref(), place, "value", "add `value: env:NAME`")
+        .and_then(|v| secret::resolve(v, Purpose::HeaderValue, cx.base, cx.secrets, cx.found));
+    Some(Credential { header: header?, value: value? })
+}
+
+fn sync_paths(
+    raw: &raw::Upstream,
+    block: &Place,
+    adapter: Adapter,
+    adapter_known: bool,
+    cx: &mut Context<'_>,
+) -> Vec<String> {
+    let mut seen: Vec<(String, &Place)> = Vec::new();
+    for At { value: text, place } in raw.sync_paths.iter().flat_map(|list| &list.value) {
+        let Some(path) = path::upstream_path(text, place, cx.found) else { continue };
+        if let Some((_, first)) = seen.iter().find(|(other, _)| *other == path) {
+            let cause = format!("the same path is listed at {} already", first.word());
+            cx.found.error(place, cause, "keep one of them");
+            continue;
+        }
+        seen.push((path, place));
+    }
+    let strict = raw.strict_paths.as_ref().filter(|s| s.value);
+    match adapter {
+        _ if !adapter_known => {}
+        Adapter::OpenAi => {
+            if let Some(list) = &raw.sync_paths {
+                cx.found.error(
+                    &list.place,
+                    "`sync_paths` has no meaning for the adapter `openai`",
+                    "remove it",
+                );
+            }
+            if let Some(strict) = strict {
+                let cause = "`strict_paths` has no meaning for the adapter `openai`";
+                cx.found.error(&strict.place, cause, "remove it");
+            }
+        }
+        Adapter::SyncFacade => {
+            let told = cx.found.explains(&block.key_path("sync_paths"));
+            match (strict, &raw.sync_paths) {
+                (Some(strict), _) if seen.is_empty() && !told => {
+                    let cause = "`strict_paths` without `sync_paths` refuses every request";
+                    cx.found.error(&strict.place, cause, "list the paths in `sync_paths`");
+                }
+                (_, Some(list)) if list.value.is_empty() && !told => {
+                    cx.found.error(
+                        &list.place,
+                        "the list is empty",
+                        "list the paths that have the memory, or remove it",
+                    );
+                }
+                _ => {}
+            }
+        }
+    }
+    seen.into_iter().map(|(path, _)| path).collect()
+}
+
+fn pool(raw: Option<&At<raw::Pool>>, cx: &mut Context<'_>) -> Pool {
+    let none = raw::Pool::default();
+    let raw = raw.map_or(&none, |pool| &pool.value);
+    Pool {
+        max_in_flight: cx.size(&bounds::MAX_IN_FLIGHT, raw.max_in_flight.as_ref()),
+        max_queue: cx.size(&bounds::MAX_QUEUE, raw.max_queue.as_ref()),
+        queue_timeout: cx.millis(&bounds::QUEUE_TIMEOUT_MS, raw.queue_timeout_ms.as_ref()),
+        connection_idle: cx.millis(&bounds::IDLE_CONNECTION_MS, raw.idle_connection_ms.as_ref()),
+    }
+}
+
+fn tls(raw: Option<&At<raw::UpstreamTls>>, base_urls: &[Uri], cx: &mut Context<'_>) -> UpstreamTls {
+    let Some(At { value: raw, place }) = raw else { return UpstreamTls::default() };
+    if !base_urls.is_empty() && base_urls.iter().all(|url| url.scheme_str() == Some("http")) {
+        cx.found.warning(place, "`tls` has no effect: no `base_url` is https", "use https, or remove `tls`");
+    }
+    let client = match (&raw.client_cert, &raw.client_key) {
+        (Some(cert), Some(key)) => Some(TlsFiles { cert: cx.path(&cert.value), key: cx.path(&key.value) }),
+        (Some(_), None) => {
+            cx.found.missing(place, "client_key", "`client_cert` needs `client_key`", "add `client_key`");
+            None
+        }
+        (None, Some(_)) => {
+            cx.found.missing(place, "client_cert", "`client_key` needs `client_cert`", "add `client_cert`");
+            None
+        }
+        (None, None) => None,
+    };
+    UpstreamTls { ca: raw.ca.as_ref().map(|ca| cx.path(&ca.value)), client }
+}

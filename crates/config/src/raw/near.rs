@@ -1,0 +1,76 @@
+//! What somebody probably meant: near misses of words, and where a misplaced key belongs.
+
+use super::read::Key;
+
+/// The candidate that `word` is a near miss of.
+pub(crate) fn miss<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let word = folded(word);
+    candidates
+        .filter_map(|candidate| {
+            let other = folded(candidate);
+            let distance = strsim::damerau_levenshtein(&word, &other);
+            let close = distance <= (other.len() / 3).clamp(1, 3) && distance < word.len();
+            let begun = word.len() >= 3 && (other.starts_with(&word) || other.ends_with(&word));
+            let overlong = other.len() >= 4 && (word.starts_with(&other) || word.ends_with(&other));
+            (close || begun || overlong).then_some((distance, candidate))
+        })
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Letter case, `-` and `_` are what people mix up most.
+fn folded(word: &str) -> String {
+    word.chars().filter(|c| !"-_ ".contains(*c)).take(64).collect::<String>().to_ascii_lowercase()
+}
+
+/// The block below `keys`, one or two levels deep, that has a key of this name.
+pub(crate) fn below(name: &str, keys: &'static [Key]) -> Option<String> {
+    let child = keys.iter().find(|k| k.inside.iter().any(|inner| inner.name == name));
+    if let Some(child) = child {
+        return Some(child.name.to_owned());
+    }
+    keys.iter().find_map(|k| {
+        let grandchild = k.inside.iter().find(|inner| inner.inside.iter().any(|key| key.name == name))?;
+        Some(format!("{}.{}", k.name, grandchild.name))
+    })
+}
+
+/// The first block anywhere that has a key of this name.
+pub(crate) fn owner(name: &str, top: &'static [Key]) -> Option<String> {
+    below(name, top)
+        .or_else(|| top.iter().find_map(|k| owner(name, k.inside).map(|inner| format!("{}.{inner}", k.name))))
+}
+
+/// `did you mean ...?`, or what there is to choose from.
+pub(crate) fn cure<'a>(word: &str, candidates: impl Iterator<Item = &'a str> + Clone, what: &str) -> String {
+    if let Some(meant) = miss(word, candidates.clone()) {
+        return format!("did you mean `{meant}`?");
+    }
+    let all: Vec<_> = candidates.take(20).collect();
+    if all.is_empty() { format!("there are no {what}") } else { format!("{what}: {}", all.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_misses() {
+        let keys = ["enabled", "ttl_s", "max_entries", "max_body_bytes", "statuses", "key_secret"];
+        for (word, meant) in [
+            ("enabld", Some("enabled")),
+            ("Enabled", Some("enabled")),
+            ("status", Some("statuses")),
+            ("ttl", Some("ttl_s")),
+            ("ttl-s", Some("ttl_s")),
+            ("max_entires", Some("max_entries")),
+            ("maxBodyBytes", Some("max_body_bytes")),
+            ("ttl_seconds", Some("ttl_s")),
+            ("colour", None),
+            ("x", None),
+            ("", None),
+        ] {
+            assert_eq!(miss(word, keys.into_iter()), meant, "{word}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Upstreams: names, URLs, mounts, paths, credentials, pools, and the memory on one of them.
+
+use super::{good, problems, refused, top, up, warned};
+
+fn two(first: &str, second: &str) -> String {
+    format!("upstreams:\n  - {{base_url: http://h1, {first}}}\n  - {{base_url: http://h2, {second}}}\n")
+}
+
+#[test]
+fn names_are_valid_and_unique() {
+    good(&two("name: a", "name: b"));
+    refused(&two("name: a", "name: a, mount: /other"), "upstreams[1].name", "another upstream has this name, at line 2");
+    refused(&two("name: a", "name: A, mount: /other"), "upstreams[1].name", "another upstream has this name");
+    refused("upstreams: [{base_url: http://h}]", "upstreams[0].name", "`name` is missing");
+    refused("upstreams: [{name: a/b, base_url: http://h}]", "upstreams[0].name", "not a valid upstream name");
+    refused("upstreams: [{name: .., base_url: http://h}]", "upstreams[0].mount", "this name cannot be a path");
+    refused("upstreams: [{name: a}]", "upstreams[0].base_url", "`base_url` is missing");
+}
+
+#[test]
+fn mounts_are_prefixes_and_unique() {
+    let mount = |value: &str| format!("upstreams: [{{name: a, base_url: http://h, mount: {value}}}]");
+    for (value, there) in [("/", ""), ("/x", "/x"), ("/x/y.z-1_~", "/x/y.z-1_~")] {
+        assert_eq!(good(&mount(value)).upstreams[0].mount, there);
+    }
+    for (value, words) in [
+        ("x", "a mount begins with `/`"),
+        ("''", "a mount begins with `/`"),
+        ("/x/", "no `/` at its end"),
+        ("/x/../y", "`.` or `..` segments"),
+        ("/./x", "`.` or `..` segments"),
+        ("/a%20b", "no `%`, `?` or `#`"),
+        ("/a?b", "no `%`, `?` or `#`"),
+        ("'/a#b'", "no `%`, `?` or `#`"),
+        ("/a//b", "no empty segments"),
+        ("//", "no `/` at its end"),
+        ("/ä", "characters that a path cannot have"),
+        ("'/a b'", "characters that a path cannot have"),
+    ] {
+        refused(&mount(value), "upstreams[0].mount", words);
+    }
+    good(&two("name: a, mount: /x", "name: b, mount: /x/y"));
+    good(&two("name: a, mount: /", "name: b"));
+    refused(&two("name: a, mount: /x", "name: b, mount: /x"), "upstreams[1].mount", "another upstream has this mount, at line 2");
+    refused(&two("name: a", "name: b, mount: /a"), "upstreams[1].mount", "another upstream has this mount");
+    refused(&two("name: a, mount: /b", "name: b"), "upstreams[1].mount", "another upstream has this mount");
+    refused(&two("name: a, mount: /", "name: b, mount: /"), "upstreams[1].mount", "`/` is for one upstream");
+}
+
+#[test]
+fn base_urls() {
+    let url = |value: &str| format!("upstreams: [{{name: a, base_url: {value}}}]");
+    good(&url("\"http://[::1]:9001\""));
+    good(&url("[http://a, http://b]"));
+    refused(&url("localhost:9001"), "upstreams[0].base_url", "begin with http:// or https://");
+    refused(&url("\"::1\""), "upstreams[0].base_url", "needs brackets");
+    refused(&url("\"http://[fe80::1%25lo]:9001\""), "upstreams[0].base_url", "zone ids are not supported");
+    refused(&url("[]"), "upstreams[0].base_url", "the list is empty");
+    refused(&url("[http://a, ftp://b]"), "upstreams[0].base_url[1]", "neither http nor https");
+    refused(&url("[http://a, 'HTTP://A:80/']"), "upstreams[0].base_url[1]", "the same URL is listed at line 1 already");
+    refused(&url("5"), "upstreams[0].base_url", "expected a text, found a number");
+}
+
+#[test]
+fn paths_with_the_memory() {
+    let paths = |value: &str| format!("upstreams: [{{name: a, base_url: http://h, sync_paths: {value}}}]");
+    good(&paths("[/classify, /a/b/, '/a%20b', /]"));
+    for (value, path, words) in [
+        ("[classify]", "[0]", "a path begins with `/`"),
+        ("['/a?b=1']", "[0]", "without query and fragment"),
+        ("['/a#b']", "[0]", "without query and fragment"),
+        ("['/*']", "[0]", "there are no wildcards"),
+        ("[/a/../b]", "[0]", "`.` or `..` segments"),
+        ("[/ä]", "[0]", "percent-encoded"),
+        ("[/a, /a]", "[1]", "the same path is listed at line 1 already"),
+        ("[]", "", "the list is empty"),
+        ("/classify", "", "expected a list"),
+    ] {
+        refused(&paths(value), &format!("upstreams[0].sync_paths{path}"), words);
+    }
+    let strict = "upstreams: [{name: a, base_url: http://h, strict_paths: true}]";
+    refused(strict, "upstreams[0].strict_paths", "refuses every request");
+}
+
+#[test]
+fn the_openai_adapter_passes_everything_through() {
+    let chat = |rest: &str| top(&format!("negative_cache: {{enabled: true}}\n")) + &format!("  - {{name: c, adapter: openai, base_url: http://h, {rest}}}\n");
+    assert!(good(&chat("")).upstreams[1].memory.is_none());
+    assert!(good(&chat("negative_cache: {enabled: false}")).upstreams[1].memory.is_none());
+    let words = "chat refusals need a profile by error code, which is not supported by this version yet";
+    refused(&chat("negative_cache: {profile: status}"), "upstreams[1].negative_cache.profile", words);
+    refused(&chat("negative_cache: {profile: openai}"), "upstreams[1].negative_cache.profile", words);
+    refused(&chat("negative_cache: {mode: observe}"), "upstreams[1].negative_cache", words);
+    refused(&chat("sync_paths: [/v1/x]"), "upstreams[1].sync_paths", "no meaning for the adapter `openai`");
+    refused(&chat("strict_paths: true"), "upstreams[1].strict_paths", "no meaning for the adapter `openai`");
+}
+
+#[test]
+fn credentials() {
+    let with = |value: &str| up(&format!("credential: {value}"));
+    good(&with("{header: Authorization, value: env:ONE}"));
+    good(&with("{header: api-key, value: env:ONE}"));
+    let at = |key: &str| format!("upstreams[0].credential.{key}");
+    for (value, key, words) in [
+        ("{header: Host, value: env:ONE}", "header", "`host` cannot be used here"),
+        ("{header: content-length, value: env:ONE}", "header", "the gateway writes it itself"),
+        ("{header: Transfer-Encoding, value: env:ONE}", "header", "it speaks of one connection"),
+        ("{header: proxy-authorization, value: env:ONE}", "header", "it speaks of one connection"),
+        ("{header: content-type, value: env:ONE}", "header", "it describes the document"),
+        ("{header: 'Authorization:', value: env:ONE}", "header", "not the name of a header"),
+        ("{value: env:ONE}", "header", "`header` is missing"),
+        ("{header: Authorization}", "value", "`value` is missing"),
+        ("{header: Authorization, value: Bearer abc}", "value", "a secret must not stand in the configuration itself"),
+    ] {
+        refused(&with(value), &at(key), words);
+    }
+    refused(&with("env:ONE"), "upstreams[0].credential", "write keys such as `header:`, `value:`");
+}
+
+#[test]
+fn key_headers_are_what_a_client_may_say() {
+    let with = |value: &str| up(&format!("credential: {{header: X-Own, value: env:ONE}}\nnegative_cache: {{key_headers: {value}}}"));
+    good(&with("[x-model, Ocp-Language]"));
+    for (header, words) in [
+        ("connection", "it speaks of one connection"),
+        ("te", "it speaks of one connection"),
+        ("Authorization", "it carries credentials"),
+        ("api-key", "it carries credentials"),
+        ("X-Api-Key", "it carries credentials"),
+        ("Ocp-Apim-Subscription-Key", "it carries credentials"),
+        ("cookie", "it carries credentials"),
+        ("host", "the gateway writes it itself"),
+        ("content-length", "the gateway writes it itself"),
+        ("traceparent", "it differs from request to request"),
+        ("x-negative-cache", "a marker of the gateway"),
+        ("X-Negative-Cache-Entry", "a marker of the gateway"),
+        ("x-gateway-error", "a marker of the gateway"),
+        ("content-type", "it is part of the key anyway"),
+        ("accept-encoding", "always asks for `identity`"),
+        ("x-own", "the gateway's own credential is sent in it"),
+        ("x-tenant", "it names the tenant"),
+        ("'a b'", "not the name of a header"),
+    ] {
+        let text = format!("identity: {{tenant_header: X-Tenant}}\n{}", with(&format!("[{header}]")));
+        refused(&text, "upstreams[0].negative_cache.key_headers[0]", words);
+    }
+    refused(&with("[a, A]"), "upstreams[0].negative_cache.key_headers[1]", "`a` is listed at line 6 already");
+}
+
+#[test]
+fn the_rest_of_the_memory_on_an_upstream() {
+    let with = |value: &str| up(&format!("negative_cache: {{{value}}}"));
+    let at = |key: &str| format!("upstreams[0].negative_cache.{key}");
+    for (value, key, words) in [
+        ("ignored_query: ['']", "ignored_query[0]", "not the name of a query parameter"),
+        ("ignored_query: ['a=1']", "ignored_query[0]", "without `=` and value"),
+        ("ignored_query: [a, a]", "ignored_query[1]", "listed twice"),
+        ("profile: stauts", "profile", "did you mean `status`?"),
+        ("profile: nothing-like-it", "profile", "there is no profile of this name"),
+        ("ttl_s: 0", "ttl_s", "out of bounds"),
+        ("ttl_s: 315360001", "ttl_s", "out of bounds"),
+        ("ttl_s: 10, ttl_ladder: {first_s: 11}", "ttl_ladder.first_s", "the first life of 11 s is longer than the longest of 10 s"),
+        ("ttl_s: 10, ttl_ladder: {}", "ttl_ladder", "the first life of 300 s"),
+        ("ttl_ladder: {factor: 0}", "ttl_ladder.factor", "out of bounds"),
+        ("confirmations: 0", "confirmations", "write a number from 1 to 1000"),
+        ("mass_refusal_guard: {share: 0}", "mass_refusal_guard.share", "above 0 and at most 1"),
+        ("mass_refusal_guard: {share: 90}", "mass_refusal_guard.share", "above 0 and at most 1"),
+        ("mass_refusal_guard: {share: 1.5}", "mass_refusal_guard.share", "above 0 and at most 1"),
+        ("mass_refusal_guard: {share: '0.9'}", "mass_refusal_guard.share", "expected a number between 0 and 1"),
+        ("mass_refusal_guard: {distinct: 10001}", "mass_refusal_guard.distinct", "out of bounds"),
+        ("generation: \"a\\nb\"", "generation", "no control characters"),
+    ] {
+        refused(&with(value), &at(key), words);
+    }
+    good(&with("ttl_s: 315360000, generation: '2026-11', ttl_ladder: {first_s: 1, factor: 1}"));
+}
+
+#[test]
+fn pools_tls_and_time_outs() {
+    good(&up("pool: {max_queue: 0, queue_timeout_ms: 0, idle_connection_ms: 0}"));
+    refused(&up("pool: {max_in_flight: 0}"), "upstreams[0].pool.max_in_flight", "write a number from 1 to 100000");
+    refused(&up("timeout_ms: 0"), "upstreams[0].timeout_ms", "out of bounds");
+    refused(&up("stream_max_ms: 0"), "upstreams[0].stream_max_ms", "out of bounds");
+    warned(&up("tls: {ca: x}"), "upstreams[0].tls", "no `base_url` is https");
+    let https = |tls: &str| format!("upstreams: [{{name: a, base_url: https://h, tls: {tls}}}]");
+    good(&https("{ca: x}"));
+    refused(&https("{client_cert: x}"), "upstreams[0].tls.client_key", "`client_cert` needs `client_key`");
+    refused(&https("{client_key: x}"), "upstreams[0].tls.client_cert", "`client_key` needs `client_cert`");
+}
+
+#[test]
+fn an_unknown_adapter_is_one_problem() {
+    let text = "upstreams: [{name: a, adapter: opneai, base_url: http://h, strict_paths: true, sync_paths: [/x]}]";
+    refused(text, "upstreams[0].adapter", "did you mean `openai`?");
+    assert_eq!(problems("upstreams: [{name: a, adapter: x, base_url: h, mount: y}]").len(), 3);
+}

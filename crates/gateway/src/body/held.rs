@@ -1,0 +1,250 @@
+//! A complete request body, held.
+
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use nevertwice_domain::canonical::form::Edit;
+
+use super::budget::{Budget, Reservation};
+use super::spill::Spill;
+use crate::metrics::Metrics;
+
+/// Chunks below this are copied together, so that a body of tiny chunks does not take many times its size.
+const SMALL_CHUNK: usize = 4 << 10;
+/// What is gathered before it is written to disk at once.
+const SPILL_BATCH: usize = 256 << 10;
+
+/// A body while it arrives.
+pub(crate) struct Gathering {
+    memory: Vec<Segment>,
+    memory_length: u64,
+    /// Small chunks that are copied together: for the memory part, and once there is a file, for the next batch.
+    small: BytesMut,
+    reservation: Reservation,
+    spill: Option<Spill>,
+    batch: Vec<Bytes>,
+    batch_length: usize,
+}
+
+/// A piece of the memory part and where it begins.
+struct Segment {
+    start: u64,
+    bytes: Bytes,
+}
+
+/// A complete body: the beginning in memory, the rest in a file. Cheap to clone; memory and file are freed with the last one.
+#[derive(Clone)]
+pub(crate) struct Held {
+    inner: Arc<Inner>,
+    /// How the body is rewritten on its way up; empty for all but forms with neutral file names.
+    edits: Arc<[Edit]>,
+}
+
+struct Inner {
+    memory: Vec<Segment>,
+    memory_length: u64,
+    spill: Option<Spill>,
+    _reservation: Reservation,
+}
+
+impl Gathering {
+    pub(crate) fn new(budget: &Arc<Budget>) -> Self {
+        Self {
+            memory: Vec::new(),
+            memory_length: 0,
+            small: BytesMut::new(),
+            reservation: budget.reserve(),
+            spill: None,
+            batch: Vec::new(),
+            batch_length: 0,
+        }
+    }
+
+    /// Takes the next chunk.
+    ///
+    /// # Errors
+    /// When the disk does not take it.
+    pub(crate) async fn push(&mut self, chunk: Bytes, dir: Option<&Path>, metrics: &Metrics) -> io::Result<()> {
+        if self.spill.is_none() {
+            if self.reservation.grow(chunk.len() as u64) {
+                if chunk.len() < SMALL_CHUNK {
+                    self.small.extend_from_slice(&chunk);
+                } else {
+                    self.small_to_memory();
+                    self.to_memory(chunk);
+                }
+                return Ok(());
+            }
+            self.small_to_memory();
+            self.spill = Some(Spill::create(dir).await?);
+        }
+        self.batch_length += chunk.len();
+        if chunk.len() < SMALL_CHUNK {
+            self.small.extend_from_slice(&chunk);
+        } else {
+            self.small_to_batch();
+            self.batch.push(chunk);
+        }
+        if self.batch_length >= SPILL_BATCH {
+            self.write_batch(metrics).await?;
+        }
+        Ok(())
+    }
+
+    fn to_memory(&mut self, bytes: Bytes) {
+        let start = self.memory_length;
+        self.memory_length += bytes.len() as u64;
+        self.memory.push(Segment { start, bytes });
+    }
+
+    fn small_to_memory(&mut self) {
+        if !self.small.is_empty() {
+            let small = self.small.split().freeze();
+            self.to_memory(small);
+        }
+    }
+
+    fn small_to_batch(&mut self) {
+        if !self.small.is_empty() {
+            self.batch.push(self.small.split().freeze());
+        }
+    }
+
+    async fn write_batch(&mut self, metrics: &Metrics) -> io::Result<()> {
+        self.small_to_batch();
+        let Some(spill) = self.spill.as_mut() else { return Ok(()) };
+        metrics.spilled_bytes.inc_by(self.batch_length as u64);
+        self.batch_length = 0;
+        spill.append(std::mem::take(&mut self.batch)).await
+    }
+
+    /// The body is complete.
+    ///
+    /// # Errors
+    /// When the disk does not take the rest.
+    pub(crate) async fn finish(mut self, metrics: &Metrics) -> io::Result<Held> {
+        if self.spill.is_some() {
+            self.write_batch(metrics).await?;
+        } else {
+            self.small_to_memory();
+        }
+        let inner = Inner {
+            memory: self.memory,
+            memory_length: self.memory_length,
+            spill: self.spill,
+            _reservation: self.reservation,
+        };
+        Ok(Held { inner: Arc::new(inner), edits: Arc::new([]) })
+    }
+}
+
+impl Held {
+    /// The same body, rewritten by `edits` on its way up.
+    pub(crate) fn with_edits(self, edits: Vec<Edit>) -> Self {
+        Self { edits: edits.into(), ..self }
+    }
+
+    /// Length as it arrived.
+    pub(crate) fn length(&self) -> u64 {
+        self.inner.memory_length + self.inner.spill.as_ref().map_or(0, |s| s.length)
+    }
+
+    /// Length as it goes up.
+    pub(crate) fn outbound_length(&self) -> u64 {
+        self.edits.iter().fold(self.length(), |n, e| (n + e.insert.len() as u64).saturating_sub(e.remove))
+    }
+
+    pub(crate) fn edits(&self) -> &Arc<[Edit]> {
+        &self.edits
+    }
+
+    /// The chunk that begins at or holds position `at`, from there on; `None` at the end. Reads from disk where needed.
+    pub(crate) async fn chunk(self, at: u64) -> io::Result<Option<Bytes>> {
+        if let Some(chunk) = self.memory_chunk(at) {
+            return Ok(Some(chunk));
+        }
+        match &self.inner.spill {
+            Some(spill) if at < self.length() => {
+                spill.clone().read(at - self.inner.memory_length).await.map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// As [`Held::chunk`], for what is in memory.
+    pub(crate) fn memory_chunk(&self, at: u64) -> Option<Bytes> {
+        if at >= self.inner.memory_length {
+            return None;
+        }
+        let after = self.inner.memory.partition_point(|segment| segment.start <= at);
+        let segment = self.inner.memory.get(after.checked_sub(1)?)?;
+        Some(segment.bytes.slice(usize::try_from(at - segment.start).ok()?..))
+    }
+
+    /// Feeds the bytes of these ranges of the body, as it arrived, to `sink`.
+    ///
+    /// # Errors
+    /// When they cannot be read back.
+    pub(crate) async fn visit(&self, ranges: &[Range<u64>], mut sink: impl FnMut(&[u8])) -> io::Result<()> {
+        for range in ranges {
+            let mut at = range.start;
+            while at < range.end {
+                let Some(chunk) = self.clone().chunk(at).await? else {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                };
+                let wanted = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(chunk.len());
+                sink(&chunk[..wanted]);
+                at += wanted as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that breaks should stop")]
+mod tests {
+    use super::*;
+
+    async fn hold(budget: u64, chunks: &[Vec<u8>]) -> Held {
+        let metrics = Arc::new(Metrics::new(false));
+        let budget = Budget::new(budget, Arc::clone(&metrics));
+        let mut gathering = Gathering::new(&budget);
+        for chunk in chunks {
+            gathering.push(Bytes::copy_from_slice(chunk), None, &metrics).await.unwrap();
+        }
+        gathering.finish(&metrics).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_body_comes_back_as_it_came_wherever_it_was_held() {
+        let mut n = 0_u32;
+        let chunks: Vec<Vec<u8>> = [1, 70_000, 3, 5000, 4095, 4096, 300_000, 17, 0, 9]
+            .iter()
+            .map(|length| {
+                (0..*length)
+                    .map(|_| {
+                        n = n.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                        n.to_be_bytes()[0]
+                    })
+                    .collect()
+            })
+            .collect();
+        let whole = chunks.concat();
+        for budget in [0, 8, 32, 80_000, 600_000, 4_000_000, 100_000_000] {
+            let held = hold(budget, &chunks).await;
+            assert_eq!(held.length(), whole.len() as u64);
+            let mut back = Vec::new();
+            while let Some(chunk) = held.clone().chunk(back.len() as u64).await.unwrap() {
+                back.extend_from_slice(&chunk);
+            }
+            assert!(back == whole, "budget {budget}");
+            let mut part = Vec::new();
+            held.visit(&[69_990..80_000, 0..5], |bytes| part.extend_from_slice(bytes)).await.unwrap();
+            assert!(part == [&whole[69_990..80_000], &whole[..5]].concat());
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The body on its way to the upstream: a held one, rewritten where a form's file names are neutral, or a client's as it
+//! comes in. Either tells how far it got, so that the time-outs know who is being waited for.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use nevertwice_domain::outcome::OwnCode;
+use tokio::time::Sleep;
+
+use super::held::Held;
+
+/// How far a body got. Shared with the one who waits for the answer.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    began: Instant,
+    /// Milliseconds since `began` at which the last chunk went out.
+    last_ms: AtomicU64,
+    sent: AtomicU64,
+    ended: AtomicBool,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            began: Instant::now(),
+            last_ms: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+        })
+    }
+
+    fn chunk(&self, bytes: usize) {
+        self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
+        let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last_ms.store(now, Ordering::Relaxed);
+    }
+
+    /// When the last chunk went out, and whether it was the end.
+    pub(crate) fn state(&self) -> (Instant, bool) {
+        let last = self.began + Duration::from_millis(self.last_ms.load(Ordering::Relaxed));
+        (last, self.ended.load(Ordering::Relaxed))
+    }
+
+    /// Body bytes handed to the connection.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+}
+
+/// Why a client's body ended badly: becomes the gateway's own answer.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the request body did not arrive: {}", .0.name())]
+pub(crate) struct BodyFault(pub(crate) OwnCode);
+
+/// The body of a request to an upstream.
+pub(crate) struct Outbound {
+    source: Source,
+    progress: Arc<Progress>,
+}
+
+enum Source {
+    Empty,
+    Held(HeldBody),
+    Client(ClientBody),
+}
+
+impl Outbound {
+    pub(crate) fn empty() -> Self {
+        let progress = Progress::new();
+        progress.ended.store(true, Ordering::Relaxed);
+        Self { source: Source::Empty, progress }
+    }
+
+    pub(crate) fn held(body: Held) -> Self {
+        let source = Source::Held(HeldBody { body, at: 0, next_edit: 0, reading: None, sent: 0 });
+        Self { source, progress: Progress::new() }
+    }
+
+    /// A client's body, passed on as it comes: at most `limit` bytes, never silent for longer than `idle`.
+    pub(crate) fn client(body: Incoming, limit: u64, idle: Duration) -> Self {
+        let source = Source::Client(ClientBody { body, left: limit, idle, sleep: None, quiet_since: Instant::now() });
+        Self { source, progress: Progress::new() }
+    }
+
+    pub(crate) fn progress(&self) -> Arc<Progress> {
+        Arc::clone(&self.progress)
+    }
+}
+
+type Reading = Pin<Box<dyn Future<Output = io::Result<Option<Bytes>>> + Send>>;
+
+struct HeldBody {
+    body: Held,
+    /// Position in the body as it arrived.
+    at: u64,
+    next_edit: usize,
+    reading: Option<Reading>,
+    /// Bytes that went up.
+    sent: u64,
+}
+
+impl HeldBody {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        let edit = self.body.edits().get(self.next_edit).cloned();
+        if let Some(edit) = edit.as_ref().filter(|e| e.at == self.at && self.reading.is_none()) {
+            self.at += edit.remove;
+            self.next_edit += 1;
+            if !edit.insert.is_empty() {
+                return Poll::Ready(Some(Ok(Bytes::from(edit.insert.clone()))));
+            }
+            return self.poll(cx);
+        }
+        let result = match self.reading.as_mut() {
+            Some(reading) => {
+                let result = std::task::ready!(reading.as_mut().poll(cx));
+                self.reading = None;
+                result
+            }
+            None => match self.body.memory_chunk(self.at) {
+                Some(chunk) => Ok(Some(chunk)),
+                None if self.at >= self.body.length() => Ok(None),
+                None => {
+                    self.reading = Some(Box::pin(self.body.clone().chunk(self.at)));
+                    return self.poll(cx);
+                }
+            },
+        };
+        Poll::Ready(match result {
+            Ok(Some(mut chunk)) => {
+                if let Some(edit) = edit {
+                    chunk.truncate(usize::try_from(edit.at - self.at).unwrap_or(usize::MAX));
+                }
+                self.at += chunk.len() as u64;
+                Some(Ok(chunk))
+            }
+            Ok(None) => None,
+            Err(error) => Some(Err(error)),
+        })
+    }
+}
+
+struct ClientBody {
+    body: Incoming,
+    left: u64,
+    idle: Duration,
+    sleep: Option<Pin<Box<Sleep>>>,
+    quiet_since: Instant,
+}
+
+impl ClientBody {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyFault>>> {
+        loop {
+            match Pin::new(&mut self.body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    self.quiet_since = Instant::now();
+                    // a request's trailers are not passed on: nothing announced them to the upstream
+                    let Ok(data) = frame.into_data() else { continue };
+                    let Some(left) = self.left.checked_sub(data.len() as u64) else {
+                        return Poll::Ready(Some(Err(BodyFault(OwnCode::BodyTooLarge))));
+                    };
+                    self.left = left;
+                    return Poll::Ready(Some(Ok(data)));
+                }
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(BodyFault(body_fault(&error))))),
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Pending => {}
+            }
+            let until = self.quiet_since + self.idle;
+            let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until.into())));
+            std::task::ready!(sleep.as_mut().poll(cx));
+            if self.quiet_since.elapsed() >= self.idle {
+                return Poll::Ready(Some(Err(BodyFault(OwnCode::BodyTimeout))));
+            }
+            sleep.as_mut().reset((self.quiet_since + self.idle).into());
+        }
+    }
+}
+
+/// What a failed read of a client's body means: broken framing is the client's fault, anything else its leaving.
+pub(crate) fn body_fault(error: &hyper::Error) -> OwnCode {
+    let mut source = std::error::Error::source(error);
+    while let Some(inner) = source {
+        if let Some(io) = inner.downcast_ref::<io::Error>()
+            && [io::ErrorKind::InvalidInput, io::ErrorKind::InvalidData].contains(&io.kind())
+        {
+            return OwnCode::BadRequest;
+        }
+        source = inner.source();
+    }
+    OwnCode::ClientAborted
+}
+
+impl Body for Outbound {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let chunk = match &mut self.source {
+            Source::Empty => return Poll::Ready(None),
+            Source::Held(body) => {
+                let chunk = std::task::ready!(body.poll(cx));
+                if let Some(Ok(chunk)) = &chunk {
+                    body.sent += chunk.len() as u64;
+                }
+                chunk.map(|c| c.map_err(|_| BodyFault(OwnCode::SpillFailed)))
+            }
+            Source::Client(body) => std::task::ready!(body.poll(cx)),
+        };
+        Poll::Ready(match chunk {
+            Some(Ok(chunk)) => {
+                self.progress.chunk(chunk.len());
+                if self.is_end_stream() {
+                    self.progress.ended.store(true, Ordering::Relaxed);
+                }
+                Some(Ok(Frame::data(chunk)))
+            }
+            Some(Err(fault)) => Some(Err(fault.into())),
+            None => {
+                self.progress.chunk(0);
+                self.progress.ended.store(true, Ordering::Relaxed);
+                None
+            }
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.source {
+            Source::Empty => true,
+            Source::Held(body) => body.sent >= body.body.outbound_length(),
+            Source::Client(body) => body.body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            Source::Empty => SizeHint::with_exact(0),
+            Source::Held(body) => SizeHint::with_exact(body.body.outbound_length() - body.sent),
+            Source::Client(body) => body.body.size_hint(),
+        }
+    }
+}

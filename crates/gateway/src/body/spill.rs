@@ -1,0 +1,75 @@
+//! The part of a body that did not fit into memory: a temporary file without a name, so that nothing is left behind
+//! whatever happens to the process.
+
+use std::fs::File;
+use std::io::{self, IoSlice, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// How much is read back at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// A file that holds the end of one body.
+#[derive(Clone)]
+pub(crate) struct Spill {
+    file: Arc<File>,
+    /// Its length in bytes.
+    pub(crate) length: u64,
+}
+
+impl Spill {
+    /// A new file in `dir`, or in the system's temporary directory.
+    pub(crate) async fn create(dir: Option<&Path>) -> io::Result<Self> {
+        let dir = dir.map(Path::to_owned);
+        let file = blocking(move || match dir {
+            Some(dir) => tempfile::tempfile_in(dir),
+            None => tempfile::tempfile(),
+        });
+        Ok(Self { file: Arc::new(file.await?), length: 0 })
+    }
+
+    /// Appends these chunks, in order.
+    pub(crate) async fn append(&mut self, chunks: Vec<Bytes>) -> io::Result<()> {
+        let file = Arc::clone(&self.file);
+        let written: u64 = chunks.iter().map(|c| c.len() as u64).sum();
+        blocking(move || {
+            let mut slices: Vec<_> = chunks.iter().map(|c| IoSlice::new(c)).collect();
+            write_all(&file, &mut slices)
+        })
+        .await?;
+        self.length += written;
+        Ok(())
+    }
+
+    /// The bytes from `at` on: at most 256 KiB, fewer at the end.
+    pub(crate) async fn read(self, at: u64) -> io::Result<Bytes> {
+        let wanted = usize::try_from(self.length.saturating_sub(at)).unwrap_or(READ_BYTES).min(READ_BYTES);
+        blocking(move || {
+            let mut buffer = vec![0; wanted];
+            self.file.read_exact_at(&mut buffer, at)?;
+            Ok(Bytes::from(buffer))
+        })
+        .await
+    }
+}
+
+fn write_all(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+    IoSlice::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        match file.write_vectored(slices) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => IoSlice::advance_slices(&mut slices, n),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Disk work belongs to the blocking threads: a slow disk must not stop the other requests of a worker.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}

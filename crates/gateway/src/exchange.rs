@@ -1,0 +1,111 @@
+//! The line: what happens to a request, in order. Each step is a file beside this one.
+//!
+//! `identify -> plan -> intake -> recall -> admit -> dispatch -> judge -> remember -> reply -> account`
+//!
+//! Recall comes before admit, so a known-bad document takes no place in a pool; intake comes before recall, because the
+//! key needs the bytes. `account` has no call: its record travels with the answer and is written when the answer's body
+//! ends, however it ends.
+
+pub(crate) mod account;
+mod admit;
+mod detach;
+mod dispatch;
+mod headers;
+pub(crate) mod identify;
+mod intake;
+mod judge;
+mod plan;
+mod recall;
+mod remember;
+pub(crate) mod reply;
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use nevertwice_domain::outcome::OwnCode;
+
+use crate::Shared;
+use crate::pool::Permit;
+use account::Record;
+use judge::Answer;
+use recall::{Call, Recall};
+use reply::Reply;
+
+/// Why a request ends with an answer of the gateway's own.
+#[derive(Debug)]
+pub(crate) struct Rejection {
+    code: OwnCode,
+    /// For the caller: what exactly, and what to do. Never holds what the caller sent.
+    detail: Option<&'static str>,
+    retry_after_s: Option<u64>,
+}
+
+impl From<OwnCode> for Rejection {
+    fn from(code: OwnCode) -> Self {
+        Self { code, detail: None, retry_after_s: None }
+    }
+}
+
+impl Rejection {
+    fn with(code: OwnCode, detail: &'static str) -> Self {
+        Self { code, detail: Some(detail), retry_after_s: None }
+    }
+}
+
+/// One request, from its head to its answer.
+pub(crate) async fn run(gateway: Arc<Shared>, request: Request<Incoming>) -> Response<Reply> {
+    let mut record = Record::open(&gateway, &request);
+    match approach(&gateway, request, &mut record).await {
+        Err(rejection) => reply::own(rejection, record),
+        Ok(Recall::Known(entry)) => reply::replay(&gateway, &entry, record),
+        Ok(Recall::Unknown(call)) if call.leads() => {
+            let tracker = gateway.tracker.clone();
+            detach::to_the_end(tracker, attempt(gateway, call, record)).await
+        }
+        Ok(Recall::Unknown(call)) => attempt(gateway, call, record).await,
+    }
+}
+
+/// Up to the question whether the answer is known already.
+async fn approach(
+    gateway: &Arc<Shared>,
+    request: Request<Incoming>,
+    record: &mut Record,
+) -> Result<Recall, Rejection> {
+    let (head, body) = request.into_parts();
+    gateway.accepts_work()?;
+    let tenant = identify::tenant(gateway, &head.headers)?;
+    record.tenant(tenant);
+    let plan = plan::route(gateway, tenant, &head)?;
+    record.plan(&plan);
+    let taken = intake::take(gateway, &plan, &head, body, record).await?;
+    recall::recall(gateway, plan, head, taken, record).await
+}
+
+/// One attempt at the upstream. Runs to its end even if the client leaves, when others wait for how it lands.
+async fn attempt(gateway: Arc<Shared>, call: Box<Call>, mut record: Record) -> Response<Reply> {
+    match answer(&gateway, call, &mut record).await {
+        Ok((answer, permit)) => reply::live(answer, permit, record),
+        Err(rejection) => reply::own(rejection, record),
+    }
+}
+
+async fn answer(
+    gateway: &Shared,
+    mut call: Box<Call>,
+    record: &mut Record,
+) -> Result<(Answer, Permit), Rejection> {
+    let judged = async {
+        let permit = admit::place(&call, record).await?;
+        let answer = dispatch::send(gateway, &mut call, record).await?;
+        Ok((judge::judge(gateway, &call, answer).await?, permit))
+    };
+    match judged.await {
+        Ok((judged, permit)) => Ok((remember::remember(gateway, call, judged, record).await, permit)),
+        Err(rejection) => {
+            call.land_without_verdict();
+            Err(rejection)
+        }
+    }
+}

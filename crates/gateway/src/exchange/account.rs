@@ -1,0 +1,194 @@
+//! The record of one request: it travels with the request and then with its answer, and becomes one audit line and its
+//! series when it is dropped, so that every way out is accounted for, once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use http::{Method, Request, StatusCode, Version};
+use hyper::body::{Body, Incoming};
+use nevertwice_domain::audit::{AuditEvent, bounded_path};
+use nevertwice_domain::clock::Millis;
+use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
+use nevertwice_domain::outcome::{Outcome, OwnCode};
+use nevertwice_domain::tenant::TenantId;
+use nevertwice_domain::trace::Trace;
+
+use super::headers;
+use super::plan::Plan;
+use crate::Shared;
+use crate::body::outbound::Progress;
+use crate::upstream::Upstream;
+
+/// Exchanges under way on one connection.
+pub(crate) type OnConnection = Arc<AtomicUsize>;
+
+/// What is known of a request so far.
+pub(crate) struct Record {
+    gateway: Arc<Shared>,
+    began: Instant,
+    ts: Millis,
+    pub(crate) trace: Trace,
+    pub(crate) method: Method,
+    path: String,
+    /// Whether unread body bytes may follow, and on which protocol.
+    pub(crate) version: Version,
+    pub(crate) body_unread: bool,
+    tenant: Option<usize>,
+    upstream: Option<Arc<Upstream>>,
+    route: Option<Arc<str>>,
+    outcome: Option<Outcome>,
+    status: u16,
+    pub(crate) fingerprint: Option<Fingerprint>,
+    pub(crate) document: Option<DocumentDigest>,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+    /// A body that was passed on as it came.
+    pub(crate) upload: Option<Arc<Progress>>,
+    pub(crate) attempts: u32,
+    pub(crate) would_replay: Option<bool>,
+    /// Waiting for others: the client's body, another attempt, the pool.
+    pub(crate) read_wait: Duration,
+    pub(crate) flight_wait: Duration,
+    pub(crate) queue_wait: Duration,
+    pub(crate) upstream_wait: Duration,
+    /// What broke.
+    pub(crate) end: Option<&'static str>,
+    /// Whether the whole answer was handed to the connection.
+    pub(crate) complete: bool,
+    _on_connection: Option<Exchanging>,
+}
+
+/// Counts one exchange on its connection, from the request's head to the end of its answer.
+struct Exchanging(OnConnection);
+
+impl Drop for Exchanging {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl Record {
+    pub(super) fn open(gateway: &Arc<Shared>, request: &Request<Incoming>) -> Self {
+        let traceparent = request.headers().get(&headers::TRACEPARENT).map(|v| v.as_bytes());
+        let on_connection = request.extensions().get::<OnConnection>().map(|count| {
+            count.fetch_add(1, Ordering::Acquire);
+            Exchanging(Arc::clone(count))
+        });
+        Self {
+            gateway: Arc::clone(gateway),
+            began: Instant::now(),
+            ts: gateway.clock.now(),
+            trace: Trace::from_header(traceparent, || fastrand::u64(..)),
+            method: request.method().clone(),
+            path: bounded_path(request.uri().path()),
+            version: request.version(),
+            body_unread: !request.body().is_end_stream(),
+            tenant: None,
+            upstream: None,
+            route: None,
+            outcome: None,
+            status: 0,
+            fingerprint: None,
+            document: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            upload: None,
+            attempts: 0,
+            would_replay: None,
+            read_wait: Duration::ZERO,
+            flight_wait: Duration::ZERO,
+            queue_wait: Duration::ZERO,
+            upstream_wait: Duration::ZERO,
+            end: None,
+            complete: false,
+            _on_connection: on_connection,
+        }
+    }
+
+    pub(super) fn tenant(&mut self, tenant: usize) {
+        self.tenant = Some(tenant);
+    }
+
+    pub(super) fn plan(&mut self, plan: &Plan) {
+        self.upstream = Some(Arc::clone(&plan.upstream));
+        self.route = Some(Arc::clone(&plan.route));
+    }
+
+    /// The upstream, once a route matched.
+    pub(super) fn upstream(&self) -> Option<Arc<Upstream>> {
+        self.upstream.clone()
+    }
+
+    /// Who asked, once that is known.
+    pub(super) fn tenant_id(&self) -> Option<TenantId> {
+        self.tenant.map(|t| self.gateway.tenants.get(t).id.clone())
+    }
+
+    /// The answer's head is ready: what it is, and what the gateway itself added to the time it took.
+    pub(super) fn answered(&mut self, outcome: Outcome, status: StatusCode) {
+        self.outcome = Some(outcome);
+        self.status = status.as_u16();
+        if let Some(upstream) = &self.upstream {
+            let others = self.read_wait + self.flight_wait + self.queue_wait + self.upstream_wait;
+            upstream.metrics.overhead.observe(self.began.elapsed().saturating_sub(others).as_secs_f64());
+        }
+    }
+
+    fn finish(&mut self) {
+        if !self.complete && self.end.is_none() {
+            self.end = Some("client_closed");
+        }
+        // nobody was answered: the client left first
+        let outcome = self.outcome.unwrap_or(Outcome::Own(OwnCode::ClientAborted));
+        if self.outcome.is_none() {
+            self.status = OwnCode::ClientAborted.status();
+        }
+        let total = self.began.elapsed();
+        let tenant = self.tenant.map(|t| self.gateway.tenants.get(t));
+        if let Some(tenant) = tenant {
+            tenant.metrics.request(outcome);
+        }
+        match &self.upstream {
+            Some(upstream) => {
+                upstream.metrics.request(outcome);
+                upstream.metrics.duration.observe(total.as_secs_f64());
+            }
+            None => self.gateway.unrouted.request(outcome),
+        }
+        let Some(audit) = &self.gateway.audit else { return };
+        audit.emit(&AuditEvent {
+            ts: self.ts,
+            trace_id: self.trace.id(),
+            tenant: tenant.map(|t| t.id.clone()),
+            upstream: self.upstream.as_ref().map(|u| u.name().clone()),
+            route: self.route.clone(),
+            method: self.method.to_string(),
+            path: std::mem::take(&mut self.path),
+            status: self.status,
+            code: outcome,
+            cache_hit: matches!(outcome, Outcome::Replayed(_)),
+            fingerprint: self.fingerprint,
+            document_sha256: self.document,
+            bytes_in: self.bytes_in.max(self.upload.as_ref().map_or(0, |p| p.sent())),
+            bytes_out: self.bytes_out,
+            upstream_ms: ceil_ms(self.upstream_wait),
+            total_ms: ceil_ms(total),
+            queue_ms: u64::try_from(self.queue_wait.as_millis()).unwrap_or(u64::MAX),
+            attempts: self.attempts,
+            end: self.end,
+            would_replay: self.would_replay,
+        });
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// Whole milliseconds, rounded up: a call that was made never shows as none.
+fn ceil_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

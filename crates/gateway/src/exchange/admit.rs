@@ -1,0 +1,26 @@
+//! A place at the upstream, or a clear word that there is none.
+
+use std::time::Instant;
+
+use nevertwice_domain::outcome::OwnCode;
+
+use super::Rejection;
+use super::account::Record;
+use super::recall::Call;
+use crate::pool::{Permit, Shed};
+
+/// Waits for a place in the upstream's pool.
+pub(super) async fn place(call: &Call, record: &mut Record) -> Result<Permit, Rejection> {
+    let pool = &call.plan.upstream.pool;
+    let began = Instant::now();
+    let admitted = pool.admit(call.plan.tenant).await;
+    record.queue_wait = began.elapsed();
+    admitted.map_err(|shed| Rejection {
+        code: match shed {
+            Shed::Full => OwnCode::PoolFull,
+            Shed::TimedOut => OwnCode::QueueTimeout,
+        },
+        detail: None,
+        retry_after_s: Some(pool.retry_after().as_secs()),
+    })
+}

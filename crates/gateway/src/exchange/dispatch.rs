@@ -1,0 +1,35 @@
+//! The call to the upstream: once, and never again after a byte of it may have been processed.
+
+use std::time::Instant;
+
+use http::Response;
+use hyper::body::Incoming;
+
+use super::Rejection;
+use super::account::Record;
+use super::recall::Call;
+use crate::Shared;
+
+/// Sends the request and returns the head of the answer.
+pub(super) async fn send(
+    gateway: &Shared,
+    call: &mut Call,
+    record: &mut Record,
+) -> Result<Response<Incoming>, Rejection> {
+    let Call { plan, head, body, .. } = call;
+    let upstream = &plan.upstream;
+    upstream.metrics.attempts.inc();
+    record.attempts += 1;
+    let began = Instant::now();
+    let answer = upstream.client.send(&plan.path, head, || {
+        let body = body.outbound(gateway.limits.body_max_bytes, upstream.config.idle_timeout)?;
+        record.upload = Some(body.progress());
+        Some(body)
+    });
+    let answer = answer.await;
+    record.upstream_wait = began.elapsed();
+    answer.map_err(|error| {
+        record.end = Some(error.detail);
+        error.code.into()
+    })
+}

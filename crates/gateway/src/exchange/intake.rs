@@ -1,0 +1,193 @@
+//! Taking the request's body. On a guarded route it is read to its end and digested on the way: no complete body, no key.
+//! Elsewhere it is passed on as it comes.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::header;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
+use nevertwice_domain::canonical::fields::MediaType;
+use nevertwice_domain::canonical::form::{Form, FormReader};
+use nevertwice_domain::fingerprint::BodyDigest;
+use nevertwice_domain::outcome::OwnCode;
+
+use super::Rejection;
+use super::account::Record;
+use super::plan::Plan;
+use crate::Shared;
+use crate::body::held::{Gathering, Held};
+use crate::body::outbound::body_fault;
+
+/// A request's body, taken.
+pub(super) enum Taken {
+    /// Read to its end.
+    Document(Box<Document>),
+    /// Still coming.
+    Passing(Incoming),
+}
+
+/// A complete body and what is known of it.
+pub(super) struct Document {
+    pub(super) body: Held,
+    pub(super) digest: BodyDigest,
+    /// Where the document is in the body: the file parts of a form, else all of it.
+    pub(super) ranges: Vec<Range<u64>>,
+    /// Whether the body was read as a form.
+    pub(super) form: bool,
+}
+
+/// Takes the body.
+pub(super) async fn take(
+    gateway: &Shared,
+    plan: &Plan,
+    head: &Parts,
+    body: Incoming,
+    record: &mut Record,
+) -> Result<Taken, Rejection> {
+    let limit = gateway.limits.body_max_bytes;
+    if body.size_hint().lower() > limit {
+        return Err(OwnCode::BodyTooLarge.into());
+    }
+    if plan.guarded.is_none() {
+        return Ok(Taken::Passing(body));
+    }
+    let mut reading = Reading::new(gateway, plan, head);
+    let read = read_all(gateway, body, &mut reading, record).await;
+    record.bytes_in = reading.length;
+    read?;
+    record.body_unread = false;
+    reading.finish(gateway).await.map(|document| Taken::Document(Box::new(document)))
+}
+
+/// How a body is digested.
+enum Digester {
+    Raw(Box<blake3::Hasher>),
+    Form(Box<FormReader>),
+}
+
+struct Reading {
+    gathering: Gathering,
+    digester: Digester,
+    length: u64,
+}
+
+async fn read_all(
+    gateway: &Shared,
+    mut body: Incoming,
+    reading: &mut Reading,
+    record: &mut Record,
+) -> Result<(), Rejection> {
+    let limits = &gateway.http;
+    let began = Instant::now();
+    loop {
+        let waiting = Instant::now();
+        let frame = tokio::time::timeout(limits.body_idle_timeout, body.frame()).await;
+        record.read_wait += waiting.elapsed();
+        let frame = match frame {
+            Err(_) => return Err(Rejection::with(OwnCode::BodyTimeout, "no byte of the body arrived for too long")),
+            Ok(None) => return Ok(()),
+            Ok(Some(Err(error))) => return Err(body_fault(&error).into()),
+            Ok(Some(Ok(frame))) => frame,
+        };
+        let Ok(chunk) = frame.into_data() else { continue };
+        reading.length += chunk.len() as u64;
+        if reading.length > gateway.limits.body_max_bytes {
+            return Err(OwnCode::BodyTooLarge.into());
+        }
+        if too_slow(began.elapsed(), reading.length, limits.body_idle_timeout, limits.body_min_rate) {
+            return Err(Rejection::with(OwnCode::BodyTimeout, "the body arrives more slowly than the gateway allows"));
+        }
+        reading.push(chunk, gateway).await?;
+    }
+}
+
+/// Whether a body that has been coming for `elapsed` came more slowly than `rate` bytes per second, once `grace` is over.
+fn too_slow(elapsed: Duration, length: u64, grace: Duration, rate: u64) -> bool {
+    elapsed > grace && (length as f64) < rate as f64 * elapsed.as_secs_f64()
+}
+
+impl Reading {
+    fn new(gateway: &Shared, plan: &Plan, head: &Parts) -> Self {
+        let mut types = head.headers.get_all(header::CONTENT_TYPE).iter();
+        let coded = head.headers.contains_key(header::CONTENT_ENCODING);
+        let boundary = match (types.next(), types.next(), coded) {
+            (Some(one), None, false) => MediaType::parse(one.as_bytes()).and_then(|m| m.form_boundary()),
+            _ => None,
+        };
+        let rule = plan.upstream.guard.as_ref().map(|g| g.rules.filename);
+        let digester = match boundary.zip(rule) {
+            Some((boundary, rule)) => Digester::Form(Box::new(FormReader::new(&boundary, rule))),
+            None => Digester::Raw(Box::default()),
+        };
+        Self { gathering: Gathering::new(&gateway.budget), digester, length: 0 }
+    }
+
+    async fn push(&mut self, chunk: Bytes, gateway: &Shared) -> Result<(), Rejection> {
+        match &mut self.digester {
+            Digester::Raw(hasher) => {
+                hasher.update(&chunk);
+            }
+            Digester::Form(reader) => reader.feed(&chunk),
+        }
+        let pushed = self.gathering.push(chunk, gateway.limits.spill_dir.as_deref(), &gateway.metrics).await;
+        pushed.map_err(spill_failed)
+    }
+
+    async fn finish(self, gateway: &Shared) -> Result<Document, Rejection> {
+        let body = self.gathering.finish(&gateway.metrics).await.map_err(spill_failed)?;
+        let whole = Range { start: 0, end: self.length };
+        let (digest, form) = match self.digester {
+            Digester::Raw(hasher) => (*hasher.finalize().as_bytes(), None),
+            Digester::Form(reader) => match reader.finish() {
+                Ok(form) => (form.digest, Some(form)),
+                // not a form after all: keyed raw, forwarded untouched
+                Err(_) => {
+                    let mut hasher = Box::<blake3::Hasher>::default();
+                    let all = std::slice::from_ref(&whole);
+                    let visited = body.visit(all, |bytes| {
+                        hasher.update(bytes);
+                    });
+                    visited.await.map_err(spill_failed)?;
+                    (*hasher.finalize().as_bytes(), None)
+                }
+            },
+        };
+        match form {
+            None if self.length == 0 => Err(empty()),
+            None => Ok(Document { body, digest: BodyDigest::Raw(digest), ranges: vec![whole], form: false }),
+            Some(Form { empty: true, .. }) => Err(empty()),
+            Some(Form { files, edits, .. }) => Ok(Document {
+                body: body.with_edits(edits),
+                digest: BodyDigest::Form(digest),
+                ranges: if files.is_empty() { vec![whole] } else { files },
+                form: true,
+            }),
+        }
+    }
+}
+
+fn empty() -> Rejection {
+    Rejection::with(OwnCode::EmptyDocument, "send the document as the body, or as a file part of a form")
+}
+
+fn spill_failed(error: std::io::Error) -> Rejection {
+    tracing::error!(%error, "a request body could not be kept on disk");
+    OwnCode::SpillFailed.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_bodies_are_told_after_the_grace() {
+        let grace = Duration::from_secs(30);
+        assert!(!too_slow(Duration::from_secs(29), 0, grace, 256));
+        assert!(too_slow(Duration::from_secs(31), 256 * 30, grace, 256));
+        assert!(!too_slow(Duration::from_secs(31), 256 * 32, grace, 256));
+        assert!(!too_slow(Duration::from_secs(3100), 0, grace, 0));
+    }
+}

@@ -1,0 +1,137 @@
+//! What the upstream's answer says about the document. Only a refusal that may become a verdict is read to its end here;
+//! everything else streams on at once.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Response, StatusCode, Version, header, response};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
+use nevertwice_domain::outcome::OwnCode;
+use nevertwice_domain::profile::{self, Judgement, NotRecorded, Verdict};
+
+use super::Rejection;
+use super::recall::Call;
+use crate::Shared;
+
+/// The longest header value that a replay keeps, in bytes.
+const MAX_FIELD: usize = 4096;
+
+/// An upstream's answer, and what it means.
+pub(crate) struct Answer {
+    pub(super) head: response::Parts,
+    pub(super) body: AnswerBody,
+    pub(super) meaning: Meaning,
+    /// When the head arrived.
+    pub(super) at: Instant,
+}
+
+/// The body, as far as it was read.
+pub(super) enum AnswerBody {
+    /// Not at all.
+    Live(Incoming),
+    /// To its end.
+    Whole(Bytes),
+    /// These chunks; more may follow.
+    Begun(Vec<Bytes>, Incoming),
+}
+
+/// What an answer means for the memory.
+#[derive(Debug)]
+pub(super) enum Meaning {
+    /// Nothing.
+    Nothing,
+    /// The document is fine.
+    Accepted,
+    /// The document will never be accepted.
+    Verdict(Verdict),
+    /// A refusal that is not remembered.
+    NotRecorded(NotRecorded),
+}
+
+/// Judges an answer to a guarded request; lets every other pass.
+pub(super) async fn judge(
+    gateway: &Shared,
+    call: &Call,
+    answer: Response<Incoming>,
+) -> Result<Answer, Rejection> {
+    let at = Instant::now();
+    let (head, body) = answer.into_parts();
+    let rules = call.plan.upstream.guard.as_ref().map(|g| &g.rules);
+    let (Some(_), Some(memory), Some(rules)) = (&call.asked, &gateway.memory, rules) else {
+        return Ok(Answer { head, body: AnswerBody::Live(body), meaning: Meaning::Nothing, at });
+    };
+    let refusal = profile::may_be_verdict(&memory.statuses, rules.honor_cache_control, head.status, &head.headers);
+    let refusal = match refusal {
+        None if head.status.is_success() => Err(Meaning::Accepted),
+        None => Err(Meaning::Nothing),
+        Some(Err(reason)) => Err(Meaning::NotRecorded(reason)),
+        Some(Ok(_)) if ends_with_the_connection(&head, &body) => {
+            Err(Meaning::NotRecorded(NotRecorded::Incomplete))
+        }
+        Some(Ok(_)) if fields_too_large(&head) => Err(Meaning::NotRecorded(NotRecorded::FieldsTooLarge)),
+        Some(Ok(status)) => Ok(status),
+    };
+    let status = match refusal {
+        Ok(status) => status,
+        Err(meaning) => return Ok(Answer { head, body: AnswerBody::Live(body), meaning, at }),
+    };
+    let (body, meaning) = match read(body, memory.max_body_bytes, rules.judge_wait).await? {
+        (AnswerBody::Whole(bytes), _) => {
+            let answer = profile::Answer { status: head.status, headers: &head.headers, body: &bytes };
+            let meaning = match rules.profile.judge(status, &answer) {
+                Judgement::Verdict(verdict) => Meaning::Verdict(verdict),
+                Judgement::Not(reason) => Meaning::NotRecorded(reason),
+            };
+            (AnswerBody::Whole(bytes), meaning)
+        }
+        (body, reason) => (body, Meaning::NotRecorded(reason)),
+    };
+    Ok(Answer { head, body, meaning, at })
+}
+
+/// Reads a refusal's body: to its end, or until it is too long or too late to be remembered.
+async fn read(mut body: Incoming, cap: u64, wait: Duration) -> Result<(AnswerBody, NotRecorded), Rejection> {
+    if body.size_hint().lower() > cap {
+        return Ok((AnswerBody::Live(body), NotRecorded::BodyTooLarge));
+    }
+    let until = tokio::time::Instant::now() + wait;
+    let mut chunks: Vec<Bytes> = Vec::new();
+    let mut length = 0;
+    loop {
+        let chunk = match tokio::time::timeout_at(until, body.frame()).await {
+            Err(_) => return Ok((AnswerBody::Begun(chunks, body), NotRecorded::Incomplete)),
+            Ok(Some(Err(_))) => return Err(OwnCode::UpstreamClosed.into()),
+            Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+            Ok(None) => {
+                let whole = match chunks.as_slice() {
+                    [one] => one.clone(),
+                    many => many.concat().into(),
+                };
+                // the verdict comes from the profile; the reason is not used
+                return Ok((AnswerBody::Whole(whole), NotRecorded::Unclassified));
+            }
+        };
+        length += chunk.len() as u64;
+        if !chunk.is_empty() {
+            chunks.push(chunk);
+        }
+        if length > cap {
+            return Ok((AnswerBody::Begun(chunks, body), NotRecorded::BodyTooLarge));
+        }
+    }
+}
+
+/// A body without a length ends when the connection does (RFC 9112 section 6.3): whether it is complete cannot be known.
+fn ends_with_the_connection(head: &response::Parts, body: &Incoming) -> bool {
+    head.version < Version::HTTP_2
+        && body.size_hint().exact().is_none()
+        && !head.headers.contains_key(header::TRANSFER_ENCODING)
+        && head.status != StatusCode::NO_CONTENT
+}
+
+fn fields_too_large(head: &response::Parts) -> bool {
+    [header::CONTENT_TYPE, header::CONTENT_ENCODING, header::CONTENT_LANGUAGE]
+        .iter()
+        .any(|name| head.headers.get(name).is_some_and(|v| v.len() > MAX_FIELD))
+}

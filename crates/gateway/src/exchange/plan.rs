@@ -1,0 +1,119 @@
+//! Where the request goes, and whether the memory looks at it. Whether the tenant may go there is checked here, before
+//! anything that could tell what the memory knows.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::uri::PathAndQuery;
+use http::{Method, header};
+use nevertwice_domain::fingerprint::KeyBase;
+use nevertwice_domain::outcome::OwnCode;
+
+use super::Rejection;
+use crate::Shared;
+use crate::upstream::Upstream;
+
+/// The way of one request.
+pub(crate) struct Plan {
+    pub(crate) tenant: usize,
+    pub(crate) upstream: Arc<Upstream>,
+    /// For the audit: the listed path, or `*`.
+    pub(crate) route: Arc<str>,
+    /// As the upstream will see it.
+    pub(crate) path: PathAndQuery,
+    /// The unchanging part of the key; `None` = the request passes without the memory.
+    pub(crate) guarded: Option<Arc<KeyBase>>,
+}
+
+/// Finds the upstream that is mounted there.
+pub(super) fn route(gateway: &Shared, tenant: usize, head: &Parts) -> Result<Plan, Rejection> {
+    if head.method == Method::CONNECT {
+        return Err(Rejection::with(OwnCode::NotSupported, "CONNECT is not supported"));
+    }
+    check_framing(head)?;
+    let whole = head.uri.path_and_query().ok_or(OwnCode::NoRoute)?;
+    let path = whole.path();
+    if !path.starts_with('/') {
+        return Err(OwnCode::NoRoute.into());
+    }
+    if path.split('/').any(is_dot_segment) {
+        return Err(Rejection::with(OwnCode::BadRequest, "the path has a dot segment, which could lead out of its route"));
+    }
+    let upstream = gateway.upstreams.iter().find(|u| under(path, &u.config.mount)).ok_or(OwnCode::NoRoute)?;
+    let caller = gateway.tenants.get(tenant);
+    if !caller.rights.allow(upstream.name()) {
+        return Err(OwnCode::ForbiddenRoute.into());
+    }
+    let config = &upstream.config;
+    let within = &path[config.mount.len()..];
+    let within = if within.is_empty() { "/" } else { within };
+    let listed = config.sync_paths.iter().position(|p| p == within);
+    if listed.is_none() && !config.all_paths && config.strict_paths {
+        return Err(OwnCode::NoRoute.into());
+    }
+    let has_document = [Method::POST, Method::PUT, Method::PATCH].contains(&head.method);
+    let guarded = if has_document && (listed.is_some() || config.all_paths) {
+        upstream.key_base(&caller.id)
+    } else {
+        None
+    };
+    let route = match listed {
+        Some(i) => Arc::clone(&upstream.routes[i]),
+        None => Arc::clone(&gateway.any_route),
+    };
+    let path = if config.mount.is_empty() { whole.clone() } else { rebase(within, whole.query())? };
+    Ok(Plan { tenant, upstream: Arc::clone(upstream), route, path, guarded })
+}
+
+/// Whether `path` is `mount` or below it.
+fn under(path: &str, mount: &str) -> bool {
+    path.strip_prefix(mount).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn rebase(path: &str, query: Option<&str>) -> Result<PathAndQuery, Rejection> {
+    let text = match query {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    };
+    PathAndQuery::from_maybe_shared(text).map_err(|_| OwnCode::BadRequest.into())
+}
+
+/// `.` or `..`, also with escaped dots.
+fn is_dot_segment(segment: &str) -> bool {
+    if segment.len() > 6 || !(segment.starts_with('.') || segment.starts_with('%')) {
+        return false;
+    }
+    let plain = segment.to_ascii_lowercase().replace("%2e", ".");
+    plain == "." || plain == ".."
+}
+
+/// What the framing validator has seen on HTTP/1, seen again where it does not look (HTTP/2).
+fn check_framing(head: &Parts) -> Result<(), Rejection> {
+    let lengths = head.headers.get_all(header::CONTENT_LENGTH).iter().count();
+    let coded = head.headers.contains_key(header::TRANSFER_ENCODING);
+    if lengths > 1 || (lengths == 1 && coded) {
+        return Err(Rejection::with(OwnCode::BadRequest, "the request states its length in two ways"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_ends_at_a_segment() {
+        assert!(under("/ocr", "/ocr") && under("/ocr/x", "/ocr") && under("/x", ""));
+        assert!(!under("/ocrx", "/ocr") && !under("/oc", "/ocr"));
+    }
+
+    #[test]
+    fn dot_segments_in_all_their_spellings() {
+        for dot in [".", "..", "%2e", "%2E%2e", ".%2e", "%2E."] {
+            assert!(is_dot_segment(dot), "{dot}");
+        }
+        for plain in ["", "...", "a", ".a", "%2f", "%2e%2e%2e", ".well-known"] {
+            assert!(!is_dot_segment(plain), "{plain}");
+        }
+    }
+}

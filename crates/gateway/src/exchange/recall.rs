@@ -1,0 +1,218 @@
+//! Whether the answer is known already; and if it is not, whose attempt it is to find out.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::header;
+use http::request::Parts;
+use hyper::body::{Body, Incoming};
+use nevertwice_config::checked::Mode;
+use nevertwice_domain::canonical::fields;
+use nevertwice_domain::entry::Entry;
+use nevertwice_domain::fingerprint::{KeyBase, KeyInput, fingerprint};
+use nevertwice_store::Fence;
+
+use super::Rejection;
+use super::account::Record;
+use super::headers;
+use super::intake::{Document, Taken};
+use super::plan::Plan;
+use crate::Shared;
+use crate::body::outbound::Outbound;
+use crate::memory::{Attempt, Boarding, Guarded, Landing, Memory, UpstreamGuard};
+
+/// What the memory says.
+pub(super) enum Recall {
+    /// The upstream has refused this before.
+    Known(Arc<Entry>),
+    /// It has to be asked.
+    Unknown(Box<Call>),
+}
+
+/// A request that goes upstream.
+pub(crate) struct Call {
+    pub(super) plan: Plan,
+    /// Method and header fields as they go up.
+    pub(super) head: Parts,
+    pub(super) body: CallBody,
+    /// What the memory has to do with it.
+    pub(super) asked: Option<Asked>,
+}
+
+/// A body that goes upstream.
+pub(super) enum CallBody {
+    Document(Box<Document>),
+    Passing(Option<Incoming>),
+}
+
+/// A guarded request that the memory does not know.
+pub(super) struct Asked {
+    pub(super) key: Guarded,
+    /// The attempt that others may wait for; `None` in observe mode.
+    pub(super) attempt: Option<Attempt>,
+    /// `None` = the store could not be asked, and nothing will be recorded.
+    pub(super) fence: Option<Fence>,
+}
+
+impl Call {
+    /// Whether others wait for how this attempt lands.
+    pub(super) fn leads(&self) -> bool {
+        self.asked.as_ref().and_then(|a| a.attempt.as_ref()).is_some_and(Attempt::leads)
+    }
+
+    /// The attempt ended without an answer: whoever waits goes upstream.
+    pub(super) fn land_without_verdict(self) {
+        if let Some(attempt) = self.asked.and_then(|a| a.attempt) {
+            attempt.land(Landing::NoVerdict);
+        }
+    }
+}
+
+impl CallBody {
+    /// The body for one try; a client's own body can be sent once.
+    pub(super) fn outbound(&mut self, limit: u64, idle: Duration) -> Option<Outbound> {
+        match self {
+            Self::Document(document) => Some(Outbound::held(document.body.clone())),
+            Self::Passing(body) => match body.take()? {
+                body if body.is_end_stream() => Some(Outbound::empty()),
+                body => Some(Outbound::client(body, limit, idle)),
+            },
+        }
+    }
+}
+
+/// Looks the request up, and waits for an attempt that is under way.
+pub(super) async fn recall(
+    gateway: &Shared,
+    plan: Plan,
+    mut head: Parts,
+    taken: Taken,
+    record: &mut Record,
+) -> Result<Recall, Rejection> {
+    let upstream = Arc::clone(&plan.upstream);
+    let (document, base) = match (taken, plan.guarded.clone()) {
+        (Taken::Document(document), Some(base)) => (document, base),
+        (taken, _) => {
+            head.headers = headers::passing(&head.headers, &gateway.tenants, &record.trace);
+            headers::set_credential(&mut head.headers, &upstream);
+            let body = match taken {
+                Taken::Passing(body) => CallBody::Passing(Some(body)),
+                Taken::Document(document) => CallBody::Document(document),
+            };
+            return Ok(Recall::Unknown(Box::new(Call { plan, head, body, asked: None })));
+        }
+    };
+    let (Some(memory), Some(guard)) = (&gateway.memory, &upstream.guard) else {
+        return Err(nevertwice_domain::outcome::OwnCode::Internal.into());
+    };
+    head.headers = headers::guarded(&head.headers, &guard.rules.key_headers, &record.trace);
+    let key = key(memory, guard, &base, &plan, &head, &document);
+    record.fingerprint = Some(key.fingerprint);
+    headers::set_credential(&mut head.headers, &upstream);
+    let asked = match guard.rules.mode {
+        Mode::Enforce => match ask(memory, guard, &plan, key, record).await {
+            Ok(asked) => asked,
+            Err(entry) => return Ok(Recall::Known(entry)),
+        },
+        Mode::Observe => observe(memory, guard, &plan, key, record).await,
+    };
+    Ok(Recall::Unknown(Box::new(Call { plan, head, body: CallBody::Document(document), asked: Some(asked) })))
+}
+
+/// The key of an outbound request. Everything that a client chose and that goes upstream is in it.
+fn key(
+    memory: &Memory,
+    guard: &UpstreamGuard,
+    base: &KeyBase,
+    plan: &Plan,
+    head: &Parts,
+    document: &Document,
+) -> Guarded {
+    let keyed = headers::ALLOWED.iter().chain(&guard.rules.key_headers);
+    let fields: Vec<(&str, Vec<u8>)> = keyed
+        .flat_map(|name| head.headers.get_all(name).iter().map(move |value| (name, value)))
+        .map(|(name, value)| match name == header::CONTENT_TYPE {
+            true => (name.as_str(), fields::content_type(value.as_bytes(), document.form)),
+            false => (name.as_str(), value.as_bytes().to_vec()),
+        })
+        .collect();
+    let query = plan.path.query().and_then(|q| fields::query(q.as_bytes(), &guard.rules.ignored_query));
+    let input = KeyInput {
+        scope: &base.scope,
+        upstream: base.upstream.as_str(),
+        identity: &base.identity,
+        generation: &base.generation,
+        method: head.method.as_str(),
+        path: plan.path.path().as_bytes(),
+        query: query.as_deref(),
+        fields: &fields,
+        body: document.digest,
+    };
+    Guarded { fingerprint: fingerprint(&memory.key, &input), scope: base.scope.as_str().into() }
+}
+
+/// `Err` = the entry that answers the request.
+async fn ask(
+    memory: &Memory,
+    guard: &UpstreamGuard,
+    plan: &Plan,
+    key: Guarded,
+    record: &mut Record,
+) -> Result<Asked, Arc<Entry>> {
+    let (name, rules) = (plan.upstream.name(), &guard.rules);
+    if let Some(entry) = memory.near(&key, name, rules) {
+        return Err(entry);
+    }
+    let attempt = match board(memory, guard, &key) {
+        Boarding::Attempt(attempt) => attempt,
+        Boarding::Wait(mut landing) => {
+            let began = Instant::now();
+            let landed = landing.wait_for(|l| !matches!(l, Landing::InFlight));
+            let landed = tokio::time::timeout(rules.single_flight_wait, landed).await;
+            record.flight_wait = began.elapsed();
+            match landed {
+                Ok(Ok(landing)) => {
+                    if let Landing::Verdict(entry) = &*landing {
+                        memory.waited("verdict");
+                        return Err(Arc::clone(entry));
+                    }
+                    memory.waited("released");
+                }
+                Ok(Err(_)) => memory.waited("released"),
+                Err(_) => memory.waited("timed_out"),
+            }
+            memory.flights.join(key.fingerprint)
+        }
+    };
+    // a verdict may have landed since the first look; from here on the fence counts
+    let (entry, fence) = memory.recall(&key, name, rules).await;
+    if let Some(entry) = entry {
+        attempt.land(Landing::Verdict(Arc::clone(&entry)));
+        return Err(entry);
+    }
+    Ok(Asked { key, attempt: Some(attempt), fence })
+}
+
+fn board(memory: &Memory, guard: &UpstreamGuard, key: &Guarded) -> Boarding {
+    if guard.rules.single_flight_wait.is_zero() || memory.accepted_lately(&key.fingerprint) {
+        Boarding::Attempt(memory.flights.join(key.fingerprint))
+    } else {
+        memory.flights.board(key.fingerprint)
+    }
+}
+
+/// `mode: observe`: counts what would have been replayed; nobody waits and nothing is replayed.
+async fn observe(
+    memory: &Memory,
+    guard: &UpstreamGuard,
+    plan: &Plan,
+    key: Guarded,
+    record: &mut Record,
+) -> Asked {
+    let (entry, fence) = memory.recall(&key, plan.upstream.name(), &guard.rules).await;
+    record.would_replay = Some(entry.is_some());
+    if let Some(entry) = entry {
+        plan.upstream.metrics.would_replay(entry.status);
+    }
+    Asked { key, attempt: None, fence }
+}

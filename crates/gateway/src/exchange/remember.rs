@@ -1,0 +1,139 @@
+//! What is learned from an answer is remembered before the answer is released: once any caller has seen a verdict, no later
+//! request with its fingerprint reaches the upstream.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, header, response};
+use nevertwice_domain::entry::{DocumentFacts, ENTRY_SCHEMA, Entry, ReplayFields};
+use nevertwice_domain::fingerprint::DocumentDigest;
+use nevertwice_domain::profile::{NotRecorded, Verdict};
+use nevertwice_domain::tenant::UpstreamName;
+use sha2::{Digest, Sha256};
+
+use super::account::Record;
+use super::intake::Document;
+use super::judge::{Answer, AnswerBody, Meaning};
+use super::recall::{Asked, Call, CallBody};
+use crate::Shared;
+use crate::memory::{Landing, Memory, UpstreamGuard};
+
+/// The time that is left for the store when the judgement took all of `judge_wait`.
+const LEAST_WAIT: Duration = Duration::from_millis(50);
+
+/// Carries out what the answer means, and tells those who wait.
+pub(super) async fn remember(
+    gateway: &Shared,
+    call: Box<Call>,
+    answer: Answer,
+    record: &mut Record,
+) -> Answer {
+    let Call { plan, body, asked, .. } = *call;
+    let upstream = &plan.upstream;
+    let (Some(mut asked), Some(memory), Some(guard)) = (asked, &gateway.memory, &upstream.guard) else {
+        return answer;
+    };
+    let deadline = guard.rules.judge_wait.saturating_sub(answer.at.elapsed()).max(LEAST_WAIT);
+    let attempt = asked.attempt.take();
+    let landing = match (&answer.meaning, &body) {
+        (Meaning::Nothing, _) => Landing::NoVerdict,
+        (Meaning::Accepted, _) => {
+            memory.accept(&asked.key, upstream.name(), guard, attempt.as_ref(), deadline).await;
+            Landing::NoVerdict
+        }
+        (Meaning::NotRecorded(reason), _) => {
+            memory.not_recorded(*reason);
+            Landing::NoVerdict
+        }
+        (Meaning::Verdict(verdict), CallBody::Document(document)) => {
+            let refused = Refused { gateway, memory, guard, asked: &asked, tenant: plan.tenant, upstream: upstream.name(), verdict };
+            match refused.record(document, &answer, record, deadline).await {
+                Ok(entry) => Landing::Verdict(entry),
+                Err(reason) => {
+                    memory.not_recorded(reason);
+                    Landing::NoVerdict
+                }
+            }
+        }
+        // a guarded call always holds its document
+        (Meaning::Verdict(_), CallBody::Passing(_)) => Landing::NoVerdict,
+    };
+    if let Some(attempt) = attempt {
+        attempt.land(landing);
+    }
+    answer
+}
+
+struct Refused<'a> {
+    gateway: &'a Shared,
+    memory: &'a Memory,
+    guard: &'a UpstreamGuard,
+    asked: &'a Asked,
+    tenant: usize,
+    upstream: &'a UpstreamName,
+    verdict: &'a Verdict,
+}
+
+impl Refused<'_> {
+    async fn record(
+        &self,
+        document: &Document,
+        answer: &Answer,
+        record: &mut Record,
+        deadline: Duration,
+    ) -> Result<Arc<Entry>, NotRecorded> {
+        let AnswerBody::Whole(body) = &answer.body else { return Err(NotRecorded::Incomplete) };
+        let facts = document.facts().await.map_err(|error| {
+            tracing::error!(%error, "a document could not be read back from disk, its refusal is not remembered");
+            NotRecorded::Incomplete
+        })?;
+        record.document = Some(facts.digest);
+        let now = self.gateway.clock.now();
+        let entry = Entry {
+            schema: ENTRY_SCHEMA,
+            fingerprint: self.asked.key.fingerprint,
+            scope: self.asked.key.scope.to_string(),
+            upstream: self.upstream.clone(),
+            generation: self.guard.rules.generation.clone(),
+            status: self.verdict.status,
+            fields: replay_fields(&answer.head),
+            // a copy of its own: a slice would keep the connection's whole read buffer alive
+            body: Bytes::copy_from_slice(body),
+            document: facts,
+            rule: self.verdict.rule.to_owned(),
+            refused_tenant: self.gateway.tenants.get(self.tenant).id.clone(),
+            first_refused_at: now,
+            recorded_at: now,
+            ttl_ms: self.guard.rules.life.ttl_ms,
+        };
+        let entry = self.memory.record(entry, self.asked.fence, self.guard, deadline).await?;
+        if let (Some(doubt), Some(metrics)) = (self.verdict.doubt, &self.gateway.metrics.memory) {
+            metrics.doubt(doubt);
+        }
+        Ok(entry)
+    }
+}
+
+fn replay_fields(head: &response::Parts) -> ReplayFields {
+    let field = |name: &HeaderName| head.headers.get(name).map(|v| Bytes::copy_from_slice(v.as_bytes()));
+    ReplayFields {
+        content_type: field(&header::CONTENT_TYPE),
+        content_encoding: field(&header::CONTENT_ENCODING),
+        content_language: field(&header::CONTENT_LANGUAGE),
+    }
+}
+
+impl Document {
+    /// SHA-256 and length of the document. Computed here, once, and kept in the entry.
+    async fn facts(&self) -> io::Result<DocumentFacts> {
+        let mut hasher = Sha256::new();
+        self.body.visit(&self.ranges, |bytes| hasher.update(bytes)).await?;
+        Ok(DocumentFacts {
+            digest: DocumentDigest::from_bytes(hasher.finalize().into()),
+            bytes: self.ranges.iter().map(|r| r.end - r.start).sum(),
+            parts: u32::try_from(self.ranges.len()).unwrap_or(u32::MAX),
+        })
+    }
+}

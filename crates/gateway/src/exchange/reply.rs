@@ -1,0 +1,143 @@
+//! The answer to the client: from the memory, from the upstream, or the gateway's own.
+
+mod stream;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Response, StatusCode, Version, header};
+use nevertwice_domain::entry::Entry;
+use nevertwice_domain::outcome::{OwnCode, Outcome};
+
+pub(crate) use stream::Reply;
+
+use super::Rejection;
+use super::account::Record;
+use super::headers;
+use super::judge::{Answer, AnswerBody};
+use crate::Shared;
+use crate::pool::Permit;
+
+/// The upstream's own refusal, from the memory: byte for byte, and marked.
+pub(super) fn replay(gateway: &Shared, entry: &Entry, mut record: Record) -> Response<Reply> {
+    let upstream = record.upstream();
+    if let Some(tenant) = record.tenant_id() {
+        gateway.count_replay(entry, &tenant);
+    }
+    if let Some(upstream) = &upstream {
+        upstream.metrics.replayed(entry.status);
+    }
+    record.document = Some(entry.document.digest);
+    let now = gateway.clock.now();
+    let present = upstream.and_then(|u| u.guard.as_ref().map(|g| g.rules.life.ttl_ms));
+    let left_ms = entry.remaining_ms(now, present.unwrap_or(entry.ttl_ms)).unwrap_or(0);
+    let age_s = now.since_ms(entry.recorded_at) / 1000;
+    let fields = &entry.fields;
+    let kept = [
+        (header::CONTENT_TYPE, &fields.content_type),
+        (header::CONTENT_ENCODING, &fields.content_encoding),
+        (header::CONTENT_LANGUAGE, &fields.content_language),
+    ];
+    record.answered(Outcome::Replayed(entry.status), entry.status.status_code());
+    let mut response = Response::new(Reply::whole(entry.body.clone(), record));
+    *response.status_mut() = entry.status.status_code();
+    let out = response.headers_mut();
+    out.reserve(10);
+    for (name, value) in kept {
+        let value = value.as_ref().and_then(|v| HeaderValue::from_maybe_shared(v.clone()).ok());
+        if let Some(value) = value {
+            out.insert(name, value);
+        }
+    }
+    out.insert(headers::MARKER.clone(), HeaderValue::from_static("HIT"));
+    out.insert(header::AGE, HeaderValue::from(age_s));
+    let status = format!("nevertwice; hit; ttl={}; detail=refusal", left_ms.div_ceil(1000));
+    if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(status)) {
+        out.insert(headers::CACHE_STATUS.clone(), value);
+    }
+    if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(entry.fingerprint.to_string())) {
+        out.insert(headers::MARKER_ENTRY.clone(), value);
+    }
+    out.insert(headers::SHOULD_RETRY.clone(), HeaderValue::from_static("false"));
+    response
+}
+
+/// The upstream's answer.
+pub(super) fn live(answer: Answer, permit: Permit, mut record: Record) -> Response<Reply> {
+    let Answer { mut head, body, .. } = answer;
+    let keep_length = record.method == Method::HEAD || head.status == StatusCode::NOT_MODIFIED;
+    headers::answer(&mut head.headers, keep_length);
+    let upstream = record.upstream();
+    if let (true, Some(upstream)) = (head.status.is_redirection(), &upstream) {
+        home_location(&mut head.headers, upstream);
+    }
+    record.answered(Outcome::of_upstream(head.status), head.status);
+    let (idle, total) = match &upstream {
+        Some(u) => (u.config.idle_timeout, u.config.stream_max),
+        None => (Duration::from_secs(60), None),
+    };
+    let body = match body {
+        // a refusal that was read whole needs its place no longer
+        AnswerBody::Whole(bytes) => Reply::whole(bytes, record),
+        AnswerBody::Live(rest) => Reply::relay(Vec::new(), rest, idle, total, permit, record),
+        AnswerBody::Begun(chunks, rest) => Reply::relay(chunks, rest, idle, total, permit, record),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = head.status;
+    *response.headers_mut() = head.headers;
+    response
+}
+
+/// A redirect to the upstream itself becomes one to its place behind the gateway: the caller should not go around it, and
+/// need not learn the internal name. Others are passed on as they are; the gateway follows none.
+fn home_location(fields: &mut http::HeaderMap, upstream: &crate::upstream::Upstream) {
+    let Some(location) = fields.get(header::LOCATION).and_then(|v| v.to_str().ok()) else { return };
+    let Ok(uri) = location.parse::<http::Uri>() else { return };
+    let (Some(authority), Some(path)) = (uri.authority(), uri.path_and_query()) else { return };
+    let Some(prefix) = upstream.client.prefix_of(authority.as_str()) else { return };
+    let within = path.as_str().strip_prefix(prefix).unwrap_or(path.as_str());
+    if let Ok(value) = HeaderValue::from_str(&format!("{}{within}", upstream.config.mount)) {
+        fields.insert(header::LOCATION, value);
+    }
+}
+
+/// The gateway's own answer: a problem document (RFC 9457) with a stable code, never to be taken for an upstream's.
+pub(super) fn own(rejection: Rejection, mut record: Record) -> Response<Reply> {
+    let Rejection { code, detail, retry_after_s } = rejection;
+    record.answered(Outcome::Own(code), code.status_code());
+    let close = (record.body_unread || closes(code)) && record.version <= Version::HTTP_11;
+    let mut response = Response::new(Reply::whole(problem(code, detail), record));
+    *response.status_mut() = code.status_code();
+    let out = response.headers_mut();
+    out.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    out.insert(headers::GATEWAY_ERROR.clone(), HeaderValue::from_static(code.name()));
+    if let Some(seconds) = retry_after_s {
+        out.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if code == OwnCode::Unauthenticated {
+        out.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    if close {
+        out.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// The body of the gateway's own answer.
+pub(crate) fn problem(code: OwnCode, detail: Option<&'static str>) -> Bytes {
+    let mut body = serde_json::json!({
+        "type": format!("urn:nevertwice:outcome:{}", code.name()),
+        "title": code.title(),
+        "status": code.status(),
+        "code": code.name(),
+    });
+    if let Some(detail) = detail {
+        body["detail"] = detail.into();
+    }
+    body.to_string().into()
+}
+
+/// After these the connection cannot be trusted to be in step, or is not wanted any more.
+fn closes(code: OwnCode) -> bool {
+    matches!(code, OwnCode::BadRequest | OwnCode::BodyTimeout | OwnCode::Draining)
+}

@@ -1,0 +1,210 @@
+//! Attempts under way, by fingerprint: at most one at a time, unless there is a reason.
+//!
+//! The first request with a fingerprint makes the attempt, later ones wait for how it lands. A recorded verdict is theirs
+//! too; anything else releases all of them at once. Nobody waits for a request that has ended: an attempt that is dropped
+//! lands as it goes.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use nevertwice_domain::entry::Entry;
+use nevertwice_domain::fingerprint::Fingerprint;
+use tokio::sync::watch;
+
+use crate::lock::Lock;
+
+const SHARDS: usize = 16;
+
+/// All attempts under way in this process. Bounded by the requests under way.
+pub(crate) struct Flights {
+    shards: [Lock<HashMap<Fingerprint, Flight>>; SHARDS],
+    hasher: RandomState,
+}
+
+struct Flight {
+    /// Attempts at the upstream with this fingerprint.
+    attempts: u32,
+    landing: watch::Sender<Landing>,
+}
+
+/// How an attempt ended, for those who wait.
+#[derive(Clone, Debug)]
+pub(crate) enum Landing {
+    /// It has not.
+    InFlight,
+    /// With a recorded verdict: the answer of all.
+    Verdict(Arc<Entry>),
+    /// With anything else: everybody goes upstream.
+    NoVerdict,
+}
+
+/// What a request may do.
+pub(crate) enum Boarding {
+    /// It makes the attempt.
+    Attempt(Attempt),
+    /// Another one does; this is how it will be known.
+    Wait(watch::Receiver<Landing>),
+}
+
+/// One attempt. Landing happens at the latest when it is dropped.
+pub(crate) struct Attempt {
+    flights: Arc<Flights>,
+    fingerprint: Fingerprint,
+    leads: bool,
+    landed: bool,
+}
+
+impl Default for Flights {
+    fn default() -> Self {
+        Self { shards: std::array::from_fn(|_| Lock::default()), hasher: RandomState::new() }
+    }
+}
+
+impl Flights {
+    fn shard(&self, fingerprint: &Fingerprint) -> &Lock<HashMap<Fingerprint, Flight>> {
+        let hash = usize::try_from(self.hasher.hash_one(fingerprint) % SHARDS as u64).unwrap_or(0);
+        &self.shards[hash]
+    }
+
+    /// Makes the attempt if there is none under way, else waits.
+    pub(crate) fn board(self: &Arc<Self>, fingerprint: Fingerprint) -> Boarding {
+        let mut shard = self.shard(&fingerprint).hold();
+        if let Some(flight) = shard.get(&fingerprint) {
+            return Boarding::Wait(flight.landing.subscribe());
+        }
+        shard.insert(fingerprint, Flight { attempts: 1, landing: watch::Sender::new(Landing::InFlight) });
+        drop(shard);
+        Boarding::Attempt(self.attempt(fingerprint, true))
+    }
+
+    /// Makes an attempt whatever else is under way.
+    pub(crate) fn join(self: &Arc<Self>, fingerprint: Fingerprint) -> Attempt {
+        let mut shard = self.shard(&fingerprint).hold();
+        let flight = shard
+            .entry(fingerprint)
+            .or_insert_with(|| Flight { attempts: 0, landing: watch::Sender::new(Landing::InFlight) });
+        flight.attempts += 1;
+        drop(shard);
+        self.attempt(fingerprint, false)
+    }
+
+    fn attempt(self: &Arc<Self>, fingerprint: Fingerprint, leads: bool) -> Attempt {
+        Attempt { flights: Arc::clone(self), fingerprint, leads, landed: false }
+    }
+
+    /// Requests that wait for a landing now.
+    #[cfg(test)]
+    fn waiting(&self, fingerprint: &Fingerprint) -> usize {
+        self.shard(fingerprint).hold().get(fingerprint).map_or(0, |f| f.landing.receiver_count())
+    }
+}
+
+impl Attempt {
+    /// Whether others wait for this one: it then runs on when its own client leaves.
+    pub(crate) fn leads(&self) -> bool {
+        self.leads
+    }
+
+    /// Whether no other attempt with this fingerprint is under way.
+    pub(crate) fn is_alone(&self) -> bool {
+        let shard = self.flights.shard(&self.fingerprint).hold();
+        shard.get(&self.fingerprint).is_none_or(|f| f.attempts <= 1)
+    }
+
+    /// Tells everybody who waits.
+    pub(crate) fn land(mut self, landing: Landing) {
+        self.end(Some(landing));
+    }
+
+    fn end(&mut self, landing: Option<Landing>) {
+        if std::mem::replace(&mut self.landed, true) {
+            return;
+        }
+        let mut shard = self.flights.shard(&self.fingerprint).hold();
+        let Some(flight) = shard.get_mut(&self.fingerprint) else { return };
+        flight.attempts = flight.attempts.saturating_sub(1);
+        if flight.attempts == 0 {
+            // an attempt that was given up is no outcome, but with nobody left to land there is nothing to wait for
+            flight.landing.send_replace(landing.unwrap_or(Landing::NoVerdict));
+            shard.remove(&self.fingerprint);
+        } else if let Some(landing) = landing {
+            // whoever comes from now on waits for the attempts that are still under way
+            let before = std::mem::replace(&mut flight.landing, watch::Sender::new(Landing::InFlight));
+            before.send_replace(landing);
+        }
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.end(None);
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, clippy::panic, reason = "a test that breaks should stop")]
+mod tests {
+    use super::*;
+
+    fn key() -> Fingerprint {
+        Fingerprint::from_bytes([1; 32])
+    }
+
+    fn lead(flights: &Arc<Flights>) -> Attempt {
+        match flights.board(key()) {
+            Boarding::Attempt(attempt) => attempt,
+            Boarding::Wait(_) => panic!("somebody else leads"),
+        }
+    }
+
+    fn wait(flights: &Arc<Flights>) -> watch::Receiver<Landing> {
+        match flights.board(key()) {
+            Boarding::Wait(landing) => landing,
+            Boarding::Attempt(_) => panic!("nobody leads"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_landing_releases_everybody_at_once() {
+        let flights = Arc::new(Flights::default());
+        let leader = lead(&flights);
+        assert!(leader.leads() && leader.is_alone());
+        let waiters: Vec<_> = (0..100).map(|_| wait(&flights)).collect();
+        assert_eq!(flights.waiting(&key()), 100);
+        leader.land(Landing::NoVerdict);
+        for mut waiter in waiters {
+            let landing = waiter.wait_for(|l| !matches!(l, Landing::InFlight)).await.unwrap().clone();
+            assert!(matches!(landing, Landing::NoVerdict));
+        }
+        assert!(lead(&flights).is_alone(), "nothing is left of it");
+    }
+
+    #[test]
+    fn a_dropped_attempt_releases_waiters_unless_another_is_under_way() {
+        let flights = Arc::new(Flights::default());
+        let leader = lead(&flights);
+        let waiter = wait(&flights);
+        let other = flights.join(key());
+        assert!(!other.leads() && !other.is_alone());
+        drop(other);
+        assert!(matches!(*waiter.borrow(), Landing::InFlight));
+        drop(leader);
+        assert!(matches!(*waiter.borrow(), Landing::NoVerdict));
+        assert!(flights.shards.iter().all(|s| s.hold().is_empty()));
+    }
+
+    #[test]
+    fn newcomers_wait_for_attempts_that_go_on_after_a_landing() {
+        let flights = Arc::new(Flights::default());
+        let leader = lead(&flights);
+        let other = flights.join(key());
+        let early = wait(&flights);
+        leader.land(Landing::NoVerdict);
+        assert!(matches!(*early.borrow(), Landing::NoVerdict));
+        let late = wait(&flights);
+        assert!(matches!(*late.borrow(), Landing::InFlight));
+        other.land(Landing::NoVerdict);
+        assert!(matches!(*late.borrow(), Landing::NoVerdict));
+    }
+}

@@ -1,0 +1,245 @@
+//! Client connections: accept, TLS, HTTP/1.1 or HTTP/2, limits, and an orderly end.
+
+pub(crate) mod framing;
+mod wire;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::rt::{Read, Write};
+use hyper::service::service_fn;
+use hyper::{Request, server::conn::http1, server::conn::http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::exchange::account::OnConnection;
+use crate::{Shared, exchange};
+use wire::{Timing, Wire};
+
+/// The first bytes of an HTTP/2 connection by prior knowledge (RFC 9113 section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// How long a TLS handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How much of a body hyper reads ahead at most.
+const READ_AHEAD: usize = 256 << 10;
+/// HTTP/2: streams at once on a connection.
+const H2_STREAMS: u32 = 200;
+/// HTTP/2: streams that were reset before they were looked at, and that the gateway reset on an error (CVE-2023-44487 and
+/// RUSTSEC-2024-0003): beyond that the connection is closed.
+const H2_RESETS: usize = 50;
+/// HTTP/2: what a client may send before it is read, per stream and per connection.
+const H2_STREAM_WINDOW: u32 = 256 << 10;
+const H2_CONNECTION_WINDOW: u32 = 1 << 20;
+
+/// A bound listener.
+pub(crate) struct Listener {
+    pub(crate) socket: TcpListener,
+    pub(crate) tls: Option<TlsAcceptor>,
+}
+
+/// How connections learn that the gateway stops: first politely, then at once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stop {
+    pub(crate) drain: CancellationToken,
+    pub(crate) cut: CancellationToken,
+}
+
+/// Accepts connections until the drain begins.
+pub(crate) async fn accept(gateway: Arc<Shared>, listener: Listener, places: Arc<Semaphore>, stop: Stop) {
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stop.drain.cancelled() => return,
+            accepted = listener.socket.accept() => accepted,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // out of descriptors, mostly: waiting is all that helps
+                if !is_of_one_connection(&error) {
+                    tracing::error!(%error, "cannot accept connections");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                continue;
+            }
+        };
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            gateway.metrics.connections_refused.inc();
+            continue;
+        };
+        let (gateway, tls, stop) = (Arc::clone(&gateway), listener.tls.clone(), stop.clone());
+        let tracker = gateway.tracker.clone();
+        tracker.spawn(async move {
+            gateway.metrics.connections.inc();
+            if let Err(error) = converse(&gateway, stream, tls, stop).await {
+                tracing::debug!(%peer, error, "connection ended");
+            }
+            gateway.metrics.connections.dec();
+            drop(place);
+        });
+    }
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    [ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind())
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// One connection, from its first byte to its last.
+async fn converse(
+    gateway: &Arc<Shared>,
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    stop: Stop,
+) -> Result<(), Failure> {
+    stream.set_nodelay(true)?;
+    match tls {
+        None => {
+            let (prefix, h2) = sniff(gateway, stream).await?;
+            let (stream, first) = prefix;
+            speak(gateway, stream, first, h2, stop).await
+        }
+        Some(acceptor) => {
+            let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
+            let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            speak(gateway, stream, Vec::new(), h2, stop).await
+        }
+    }
+}
+
+/// Reads just enough to tell HTTP/2 by prior knowledge from HTTP/1.
+async fn sniff(
+    gateway: &Shared,
+    mut stream: TcpStream,
+) -> Result<((TcpStream, Vec<u8>), bool), Failure> {
+    if !gateway.http.h2 {
+        return Ok(((stream, Vec::new()), false));
+    }
+    let mut first = vec![0; PREFACE.len()];
+    let mut have = 0;
+    let reading = async {
+        loop {
+            let n = stream.read(&mut first[have..]).await?;
+            have += n;
+            if n == 0 || first[..have] != PREFACE[..have] || have == PREFACE.len() {
+                return Ok::<_, io::Error>(());
+            }
+        }
+    };
+    tokio::time::timeout(gateway.http.header_timeout, reading).await??;
+    first.truncate(have);
+    let h2 = first == PREFACE;
+    Ok(((stream, first), h2))
+}
+
+async fn speak<S>(
+    gateway: &Arc<Shared>,
+    stream: S,
+    first: Vec<u8>,
+    h2: bool,
+    stop: Stop,
+) -> Result<(), Failure>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let limits = &gateway.http;
+    let timing = Timing { keep_alive: limits.keep_alive, write_stall: limits.write_stall_timeout };
+    let on_connection = OnConnection::default();
+    let service = {
+        let (gateway, on_connection) = (Arc::clone(gateway), Arc::clone(&on_connection));
+        service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(Arc::clone(&on_connection));
+            let gateway = Arc::clone(&gateway);
+            async move { Ok::<_, Infallible>(exchange::run(gateway, request).await) }
+        })
+    };
+    if h2 {
+        let io = TokioIo::new(Wire::opaque(stream, first, timing, on_connection));
+        let mut server = http2::Builder::new(TokioExecutor::new());
+        server
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(H2_STREAMS)
+            .max_pending_accept_reset_streams(H2_RESETS)
+            .max_local_error_reset_streams(H2_RESETS)
+            .initial_stream_window_size(H2_STREAM_WINDOW)
+            .initial_connection_window_size(H2_CONNECTION_WINDOW)
+            .max_header_list_size(u32::try_from(limits.header_max_bytes).unwrap_or(u32::MAX))
+            .keep_alive_interval(limits.keep_alive)
+            .keep_alive_timeout(Duration::from_secs(20));
+        drive(server.serve_connection(io, service), stop).await
+    } else {
+        let io = TokioIo::new(Wire::checked(gateway, stream, first, timing, on_connection));
+        let mut server = http1::Builder::new();
+        server
+            .timer(TokioTimer::new())
+            .header_read_timeout(None)
+            // the validator in front refuses longer heads, with an answer that says so
+            .max_headers(limits.header_max_count + 1)
+            .max_buf_size(READ_AHEAD.max(limits.header_max_bytes * 2));
+        drive(server.serve_connection(io, service), stop).await
+    }
+}
+
+/// A connection that can be asked to end.
+trait Conversation: Future<Output = hyper::Result<()>> {
+    fn wind_up(self: Pin<&mut Self>);
+}
+
+impl<I, S> Conversation for http1::Connection<I, S>
+where
+    I: Read + Write + Unpin + 'static,
+    S: hyper::service::HttpService<Incoming, ResBody = exchange::reply::Reply>,
+    S::Error: Into<Failure>,
+{
+    fn wind_up(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+impl<I, S> Conversation for http2::Connection<I, S, TokioExecutor>
+where
+    I: Read + Write + Unpin + 'static,
+    S: hyper::service::HttpService<Incoming, ResBody = exchange::reply::Reply>,
+    S::Error: Into<Failure>,
+    S::Future: Send + 'static,
+{
+    fn wind_up(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+/// Runs a conversation; on a drain lets it finish what it does, and on a cut drops it.
+async fn drive(conversation: impl Conversation, stop: Stop) -> Result<(), Failure> {
+    let mut conversation = std::pin::pin!(conversation);
+    tokio::select! {
+        biased;
+        result = conversation.as_mut() => return Ok(result?),
+        () = stop.drain.cancelled() => conversation.as_mut().wind_up(),
+    }
+    tokio::select! {
+        biased;
+        result = conversation.as_mut() => Ok(result?),
+        () = stop.cut.cancelled() => Err("cut at the end of the drain".into()),
+    }
+}
+
+/// Binds an address.
+pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(4096)?;
+    TcpListener::from_std(socket.into())
+}

@@ -1,0 +1,335 @@
+//! What lies between the socket and the HTTP implementation: strict framing on the way in, time-outs for silence and for a
+//! client that does not read, and a lingering close, so that a client that is still sending sees the answer and not a reset.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use nevertwice_domain::outcome::OwnCode;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use super::framing::{Framing, Limits, Violation};
+use crate::Shared;
+use crate::exchange::account::OnConnection;
+use crate::exchange::reply::problem;
+
+/// After the last answer the client's bytes are read and thrown away: for so long, so long at once, and so many.
+const LINGER: Duration = Duration::from_secs(30);
+const LINGER_IDLE: Duration = Duration::from_secs(3);
+const LINGER_BYTES: usize = 256 << 20;
+
+/// Time-outs of a connection.
+#[derive(Clone, Copy)]
+pub(super) struct Timing {
+    pub(super) keep_alive: Duration,
+    pub(super) write_stall: Duration,
+}
+
+/// A client's connection.
+pub(super) struct Wire<S> {
+    stream: S,
+    /// Bytes that were read before the protocol was known.
+    first: Vec<u8>,
+    first_at: usize,
+    check: Option<Check>,
+    timing: Timing,
+    exchanges: OnConnection,
+    read_sleep: Timer,
+    write_sleep: Timer,
+    closing: Closing,
+}
+
+/// Strict framing of HTTP/1.
+struct Check {
+    gateway: Arc<Shared>,
+    framing: Framing,
+    /// When the head that is being read began.
+    head_since: Option<Instant>,
+    /// Idle since then, between requests.
+    idle_since: Instant,
+    /// The gateway's own answer to a request that cannot be read, and how much of it is written.
+    refusal: Option<(Vec<u8>, usize)>,
+}
+
+enum Closing {
+    No,
+    Lingering { since: Instant, bytes: usize },
+    Done,
+}
+
+/// A timer that costs nothing until it is needed.
+#[derive(Default)]
+struct Timer(Option<Pin<Box<Sleep>>>);
+
+impl Timer {
+    /// Ready when `until` has come.
+    fn poll(&mut self, cx: &mut Context<'_>, until: Instant) -> Poll<()> {
+        let sleep = self.0.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until.into())));
+        if sleep.deadline() != until.into() {
+            sleep.as_mut().reset(until.into());
+        }
+        sleep.as_mut().poll(cx)
+    }
+
+    fn stop(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl<S> Wire<S> {
+    /// HTTP/1 with strict framing.
+    pub(super) fn checked(
+        gateway: &Arc<Shared>,
+        stream: S,
+        first: Vec<u8>,
+        timing: Timing,
+        exchanges: OnConnection,
+    ) -> Self {
+        let limits = Limits {
+            head_max_bytes: gateway.http.header_max_bytes,
+            head_max_fields: gateway.http.header_max_count,
+        };
+        let check = Check {
+            gateway: Arc::clone(gateway),
+            framing: Framing::new(limits),
+            head_since: None,
+            idle_since: Instant::now(),
+            refusal: None,
+        };
+        Self { check: Some(check), ..Self::opaque(stream, first, timing, exchanges) }
+    }
+
+    /// A protocol that frames itself.
+    pub(super) fn opaque(stream: S, first: Vec<u8>, timing: Timing, exchanges: OnConnection) -> Self {
+        Self {
+            stream,
+            first,
+            first_at: 0,
+            check: None,
+            timing,
+            exchanges,
+            read_sleep: Timer::default(),
+            write_sleep: Timer::default(),
+            closing: Closing::No,
+        }
+    }
+}
+
+impl Check {
+    /// Looks at bytes that were just read. `Err` = they must not be used.
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), Violation> {
+        self.framing.feed(bytes)?;
+        let now_in_head = !self.framing.in_body() && !self.framing.between_messages();
+        match (now_in_head, self.head_since) {
+            (true, None) => self.head_since = Some(Instant::now()),
+            (false, Some(_)) => self.head_since = None,
+            _ => {}
+        }
+        self.idle_since = Instant::now();
+        Ok(())
+    }
+
+    /// When a client that sends nothing has been silent for too long; `None` while an exchange is under way, whose own
+    /// time-outs count then.
+    fn silent_until(&self, timing: Timing, exchanging: bool) -> Option<Instant> {
+        match self.head_since {
+            Some(since) => Some(since + self.gateway.http.header_timeout),
+            None if exchanging => None,
+            None if self.framing.requests() == 0 => Some(self.idle_since + self.gateway.http.header_timeout),
+            None => Some(self.idle_since + timing.keep_alive),
+        }
+    }
+
+    fn refuse(&mut self, violation: &Violation) {
+        let code = match violation.kind.status() {
+            431 => OwnCode::HeadersTooLarge,
+            501 => OwnCode::NotSupported,
+            _ => OwnCode::BadRequest,
+        };
+        self.gateway.metrics.refused_framing(violation.kind.detail());
+        let body = problem(code, Some(violation.kind.detail()));
+        let status = code.status_code();
+        let mut answer = format!(
+            "HTTP/1.1 {} {}\r\ncontent-type: application/problem+json\r\nx-gateway-error: {}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+            status.as_u16(),
+            status.canonical_reason().unwrap_or_default(),
+            code.name(),
+            body.len(),
+        )
+        .into_bytes();
+        answer.extend_from_slice(&body);
+        self.refusal = Some((answer, 0));
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
+    /// Bytes from before the protocol was known, then from the socket.
+    fn poll_raw(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let left = &self.first[self.first_at..];
+        if left.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buf);
+        }
+        let n = left.len().min(buf.remaining());
+        buf.put_slice(&left[..n]);
+        self.first_at += n;
+        if self.first_at == self.first.len() {
+            self.first = Vec::new();
+            self.first_at = 0;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Answers a request that could not be read and closes; to hyper the client has then ended.
+    fn poll_refused(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_refusal(cx))?;
+        self.poll_linger(cx)
+    }
+
+    fn poll_refusal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(Check { refusal: Some((answer, at)), .. }) = &mut self.check else { return Poll::Ready(Ok(())) };
+        while *at < answer.len() {
+            let n = ready!(Pin::new(&mut self.stream).poll_write(cx, &answer[*at..]))?;
+            if n == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            *at += n;
+        }
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    /// Shuts the sending side, then reads what the client still sends, within bounds.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            match &mut self.closing {
+                Closing::Done => return Poll::Ready(Ok(())),
+                Closing::No => {
+                    ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+                    self.closing = Closing::Lingering { since: Instant::now(), bytes: 0 };
+                    self.read_sleep.stop();
+                }
+                Closing::Lingering { since, bytes } => {
+                    let mut scratch = [0_u8; 16 << 10];
+                    let mut buf = ReadBuf::new(&mut scratch);
+                    let until = (*since + LINGER).min(Instant::now() + LINGER_IDLE);
+                    match Pin::new(&mut self.stream).poll_read(cx, &mut buf) {
+                        Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
+                            *bytes += buf.filled().len();
+                            self.read_sleep.stop();
+                            if *bytes > LINGER_BYTES || since.elapsed() > LINGER {
+                                self.closing = Closing::Done;
+                            }
+                        }
+                        Poll::Ready(_) => self.closing = Closing::Done,
+                        Poll::Pending => {
+                            let until = match &self.read_sleep.0 {
+                                Some(sleep) => sleep.deadline().into(),
+                                None => until,
+                            };
+                            ready!(self.read_sleep.poll(cx, until));
+                            self.closing = Closing::Done;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.check.as_ref().is_some_and(|c| c.refusal.is_some()) {
+            return this.poll_refused(cx);
+        }
+        let before = buf.filled().len();
+        let read = this.poll_raw(cx, buf);
+        let exchanging = this.exchanges.load(Ordering::Acquire) > 0;
+        let Some(check) = &mut this.check else { return read };
+        match read {
+            Poll::Ready(Ok(())) if buf.filled().len() > before => {
+                this.read_sleep.stop();
+                let was_in_body = check.framing.in_body();
+                let Err(violation) = check.bytes(&buf.filled()[before..]) else { return Poll::Ready(Ok(())) };
+                buf.set_filled(before);
+                if was_in_body && violation.in_body {
+                    // hyper is reading this body: the exchange answers
+                    check.gateway.metrics.refused_framing(violation.kind.detail());
+                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, violation)));
+                }
+                if exchanging {
+                    // an answer is on its way out: nothing may be written into it
+                    check.gateway.metrics.refused_framing(violation.kind.detail());
+                    return Poll::Ready(Ok(()));
+                }
+                check.refuse(&violation);
+                this.poll_refused(cx)
+            }
+            Poll::Pending => {
+                let Some(until) = check.silent_until(this.timing, exchanging) else { return Poll::Pending };
+                ready!(this.read_sleep.poll(cx, until));
+                Poll::Ready(Ok(()))
+            }
+            other => other,
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
+    /// A client that takes no bytes for too long is given up.
+    fn stalled<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        match written {
+            Poll::Pending => {
+                let until = match &self.write_sleep.0 {
+                    Some(sleep) => sleep.deadline().into(),
+                    None => Instant::now() + self.timing.write_stall,
+                };
+                ready!(self.write_sleep.poll(cx, until));
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
+            ready => {
+                self.write_sleep.stop();
+                if let Some(check) = &mut self.check {
+                    check.idle_since = Instant::now();
+                }
+                ready
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.stalled(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.stalled(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.stalled(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_linger(cx)
+    }
+}

@@ -1,0 +1,204 @@
+//! What operators can see and do, as plain values: the admin API and the command line are made of these.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nevertwice_config::checked::Mode;
+use nevertwice_domain::clock::Millis;
+use nevertwice_domain::tenant::UpstreamName;
+use nevertwice_store::RefusalStore;
+use serde::Serialize;
+
+use crate::Gateway;
+use crate::upstream::Upstream;
+
+/// Where the gateway is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Phase {
+    /// It takes requests.
+    Serving = 0,
+    /// It ends what is under way and takes nothing new.
+    Draining = 1,
+}
+
+/// An upstream, as operators see it.
+#[derive(Clone, Debug, Serialize)]
+pub struct UpstreamStatus {
+    /// Its name.
+    pub name: UpstreamName,
+    /// Its adapter.
+    pub adapter: &'static str,
+    /// Its base URLs.
+    pub base_urls: Vec<String>,
+    /// The tenant-facing prefix.
+    pub mount: String,
+    /// Requests at it now.
+    pub in_flight: usize,
+    /// Requests waiting for a place.
+    pub queued: usize,
+    /// Places.
+    pub max_in_flight: usize,
+    /// The mass-refusal guard; absent while the memory is off here.
+    pub guard: Option<GuardStatus>,
+}
+
+/// The mass-refusal guard of an upstream.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct GuardStatus {
+    /// Since when it is on.
+    pub tripped_at: Option<Millis>,
+    /// Distinct documents refused within its window.
+    pub refused: u32,
+    /// Distinct documents judged within its window.
+    pub judged: usize,
+}
+
+/// Which routes have the memory, and which not, with the reason.
+#[derive(Clone, Debug, Serialize)]
+pub struct Coverage {
+    /// Whether the memory is on at all.
+    pub enabled: bool,
+    /// Every route of every upstream.
+    pub routes: Vec<RouteCoverage>,
+}
+
+/// One route.
+#[derive(Clone, Debug, Serialize)]
+pub struct RouteCoverage {
+    /// Its upstream.
+    pub upstream: UpstreamName,
+    /// The path as tenants see it.
+    pub path: String,
+    /// The methods it speaks of.
+    pub methods: &'static str,
+    /// Whether the memory answers there.
+    pub guarded: bool,
+    /// Why, in words.
+    pub reason: String,
+    /// `enforce` or `observe`.
+    pub mode: Option<&'static str>,
+    /// The profile that judges.
+    pub profile: Option<&'static str>,
+}
+
+impl Gateway {
+    /// Where it is in its life.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        if self.shared.phase.load(Ordering::Relaxed) == Phase::Draining as u8 { Phase::Draining } else { Phase::Serving }
+    }
+
+    /// The store; `None` while the memory is off.
+    #[must_use]
+    pub fn store(&self) -> Option<Arc<dyn RefusalStore>> {
+        self.shared.memory.as_ref().map(|m| Arc::clone(&m.store))
+    }
+
+    /// The time, as the gateway sees it.
+    #[must_use]
+    pub fn now(&self) -> Millis {
+        self.shared.clock.now()
+    }
+
+    /// All series, with gauges brought up to date.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        let shared = &self.shared;
+        for upstream in &shared.upstreams {
+            upstream.metrics.set_load(upstream.pool.load());
+            upstream.metrics.set_guard(upstream.guard.as_ref().is_some_and(|g| g.tripped_at().is_some()));
+        }
+        if let (Some(memory), Some(series)) = (&shared.memory, &shared.metrics.memory) {
+            series.set_store(memory.store.entries(), memory.store.evictions());
+        }
+        shared.metrics.text()
+    }
+
+    /// All upstreams.
+    #[must_use]
+    pub fn upstreams(&self) -> Vec<UpstreamStatus> {
+        self.shared.upstreams.iter().map(|u| status(u)).collect()
+    }
+
+    /// Whether there is an upstream of this name.
+    #[must_use]
+    pub fn has_upstream(&self, name: &UpstreamName) -> bool {
+        self.shared.upstreams.iter().any(|u| u.name() == name)
+    }
+
+    /// An operator's word that an upstream is to be believed again: its mass-refusal guard goes off. Returns whether it was
+    /// on; `None` when there is no such upstream, or no memory on it.
+    #[must_use]
+    pub fn recover(&self, name: &UpstreamName) -> Option<bool> {
+        let upstream = self.shared.upstreams.iter().find(|u| u.name() == name)?;
+        let recovered = upstream.guard.as_ref()?.recover();
+        if recovered {
+            tracing::warn!(upstream = %name, "mass-refusal guard off by an operator's word");
+        }
+        Some(recovered)
+    }
+
+    /// Which routes have the memory, and which not.
+    #[must_use]
+    pub fn coverage(&self) -> Coverage {
+        let enabled = self.shared.memory.is_some();
+        let routes = self.shared.upstreams.iter().flat_map(|u| routes(u, enabled)).collect();
+        Coverage { enabled, routes }
+    }
+}
+
+fn status(upstream: &Upstream) -> UpstreamStatus {
+    let (in_flight, queued) = upstream.pool.load();
+    let config = &upstream.config;
+    UpstreamStatus {
+        name: config.name.clone(),
+        adapter: config.adapter.name(),
+        base_urls: config.base_urls.iter().map(ToString::to_string).collect(),
+        mount: if config.mount.is_empty() { "/".into() } else { config.mount.clone() },
+        in_flight,
+        queued,
+        max_in_flight: upstream.pool.limit(),
+        guard: upstream.guard.as_ref().map(|g| {
+            let (refused, judged) = g.window();
+            GuardStatus { tripped_at: g.tripped_at(), refused, judged }
+        }),
+    }
+}
+
+fn routes(upstream: &Upstream, enabled: bool) -> Vec<RouteCoverage> {
+    let config = &upstream.config;
+    let route = |path: String, methods, guarded: bool, reason: &str| {
+        let guard = upstream.guard.as_ref().filter(|_| guarded);
+        RouteCoverage {
+            upstream: config.name.clone(),
+            path,
+            methods,
+            guarded,
+            reason: reason.to_owned(),
+            mode: guard.map(|g| if g.rules.mode == Mode::Enforce { "enforce" } else { "observe" }),
+            profile: guard.map(|g| g.rules.profile.name()),
+        }
+    };
+    let on = upstream.guard.is_some();
+    let off = if enabled { "the memory is off on this upstream" } else { "the memory is off" };
+    let mut all = Vec::new();
+    if config.all_paths {
+        let path = format!("{}/*", config.mount);
+        all.push(route(path, "POST PUT PATCH", on, if on { "every path is guarded" } else { off }));
+    }
+    for path in &config.sync_paths {
+        let path = format!("{}{path}", config.mount);
+        all.push(route(path, "POST PUT PATCH", on, if on { "listed in sync_paths" } else { off }));
+    }
+    if !config.all_paths && !config.strict_paths {
+        let reason = if on { "not listed in sync_paths: passes through" } else { off };
+        all.push(route(format!("{}/*", config.mount), "any", false, reason));
+    }
+    if !config.strict_paths || !config.sync_paths.is_empty() {
+        let reason = "requests without a document are never remembered";
+        all.push(route(format!("{}/*", config.mount), "GET HEAD DELETE", false, reason));
+    }
+    all
+}

@@ -1,0 +1,28 @@
+//! What SQLite's failures mean to the users of a store.
+
+use rusqlite::{ErrorCode, ffi};
+
+use crate::{StoreError, StoreErrorKind};
+
+/// The kind of a failure of SQLite.
+pub(super) fn kind(error: &rusqlite::Error) -> StoreErrorKind {
+    let extended = error.sqlite_error().map_or(0, |e| e.extended_code);
+    if extended == ffi::SQLITE_IOERR_SHORT_READ || extended == ffi::SQLITE_IOERR_CORRUPTFS {
+        // The file ends before it says it does.
+        return StoreErrorKind::Corrupt;
+    }
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull | ErrorCode::OutOfMemory) => StoreErrorKind::Full,
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => StoreErrorKind::Corrupt,
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreErrorKind::Busy,
+        Some(_) => StoreErrorKind::Io,
+        // a value of another type or size than the schema has
+        None => StoreErrorKind::Corrupt,
+    }
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        kind(&error).error(format!("the refusal store failed: {error}"))
+    }
+}

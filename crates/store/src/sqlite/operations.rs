@@ -1,0 +1,352 @@
+//! What each operation does inside the writer's transaction.
+//!
+//! Decisions are taken on what the transaction sees, which includes the operations before it in the same group; what memory
+//! has to follow is noted as a [`Change`] and applied after the commit.
+
+use std::sync::Arc;
+
+use nevertwice_domain::clock::Millis;
+use nevertwice_domain::entry::{Candidate, Entry, Selector, Tally};
+use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
+use nevertwice_domain::strike::StrikeOutcome;
+use nevertwice_domain::tenant::UpstreamName;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::index::{Change, Index};
+use super::schema::{
+    self, ENTRY_COLUMNS, STRIKE_COLUMNS, StoredEntry, StoredStrike, StoredTally, TALLY_COLUMNS, Totals,
+};
+use crate::fence::FenceLog;
+use crate::keeping::{REMNANT_MS, STRIKE_MS, is_in_a_row, is_live, is_remembered};
+use crate::{Fence, Recorded};
+
+/// At most this many rows are swept at a time.
+const SWEEP_ROWS: u64 = 256;
+
+/// A transaction under way, and what it has changed so far.
+pub(super) struct Operations<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) index: &'a Index,
+    pub(super) totals: &'a mut Totals,
+    pub(super) fences: &'a mut FenceLog,
+    pub(super) changes: Vec<Change>,
+}
+
+/// What `entries` says about one row besides its body.
+struct Outline {
+    sequence: u64,
+    fingerprint: Fingerprint,
+    document: DocumentDigest,
+    upstream: String,
+    status: u16,
+    first_refused_at: Millis,
+    expires_at: Millis,
+}
+
+impl Operations<'_> {
+    pub(super) fn record(
+        &mut self,
+        candidate: &Candidate,
+        fence: Fence,
+        now: Millis,
+    ) -> rusqlite::Result<Recorded> {
+        let Candidate { entry, life, max_entries } = candidate;
+        let key = &entry.fingerprint;
+        let before = if life.needs_strikes() { self.strike(key, now)? } else { None };
+        let (strike, outcome) =
+            life.strike(before.as_ref().map(|b| &b.strike), entry.status, &entry.rule, now);
+        let first_at = before.filter(|_| strike.count > 1).map_or(now, |b| b.first_at);
+        if self.fences.bars(fence, entry, first_at) {
+            return Ok(Recorded::Fenced);
+        }
+        let present = self.present(key)?;
+        if let Some((present, tally)) = &present
+            && !tally.suspect
+            && is_live(&present.entry, now)
+            && present.entry.remaining_ms(now, life.ttl_ms).is_some()
+        {
+            return Ok(Recorded::AlreadyThere(Arc::clone(&present.entry)));
+        }
+
+        if life.needs_strikes() {
+            self.totals.last_turn += 1;
+            let row = StoredStrike {
+                turn: self.totals.last_turn,
+                fingerprint: *key,
+                document: entry.document.digest,
+                upstream: entry.upstream.clone(),
+                strike,
+                first_at,
+            };
+            self.put_strike(&row, (*max_entries).max(1))?;
+        }
+        let ttl_ms = match outcome {
+            StrikeOutcome::Unconfirmed { count } => return Ok(Recorded::Unconfirmed(count)),
+            StrikeOutcome::Remember { ttl_ms } => ttl_ms,
+        };
+        let entry = Entry { ttl_ms, recorded_at: now, first_refused_at: first_at, ..entry.clone() };
+        let entry = Arc::new(entry);
+        let carried = present.filter(|(old, _)| {
+            is_remembered(&old.entry, now)
+                && old.entry.document.digest == entry.document.digest
+                && old.entry.status == entry.status
+        });
+        self.put_entry(&entry, carried.map(|(_, tally)| tally.tally))?;
+        self.bound_entries((*max_entries).max(1), now)?;
+        Ok(Recorded::Stored(entry))
+    }
+
+    /// The refusals in a row under `key`. A damaged row is none.
+    fn strike(&self, key: &Fingerprint, now: Millis) -> rusqlite::Result<Option<StoredStrike>> {
+        let found = self
+            .connection
+            .prepare_cached(&format!("SELECT {STRIKE_COLUMNS} FROM strikes WHERE fingerprint = ?"))?
+            .query_row([key.as_bytes()], StoredStrike::decode)
+            .optional()?;
+        Ok(found.and_then(Result::ok).filter(|row| is_in_a_row(&row.strike, now)))
+    }
+
+    /// The entry under `key`. A damaged row is none, and is replaced by the next record.
+    fn present(&self, key: &Fingerprint) -> rusqlite::Result<Option<(StoredEntry, StoredTally)>> {
+        let found = self
+            .connection
+            .prepare_cached(&format!("SELECT {ENTRY_COLUMNS} FROM entries WHERE fingerprint = ?"))?
+            .query_row([key.as_bytes()], StoredEntry::decode)
+            .optional()?;
+        let Some(Ok(entry)) = found else { return Ok(None) };
+        let Some(mut tally) = self.tally(entry.sequence)? else { return Ok(None) };
+        // Replays are counted in memory first.
+        if let Some(newer) = self.index.tally(key, entry.sequence) {
+            tally.tally = newer;
+        }
+        Ok(Some((entry, tally)))
+    }
+
+    fn tally(&self, sequence: u64) -> rusqlite::Result<Option<StoredTally>> {
+        let found = self
+            .connection
+            .prepare_cached(&format!("SELECT {TALLY_COLUMNS} FROM tallies WHERE sequence = ?"))?
+            .query_row([sequence.cast_signed()], StoredTally::decode)
+            .optional()?;
+        Ok(found.and_then(Result::ok))
+    }
+
+    fn put_strike(&mut self, row: &StoredStrike, bound: u64) -> rusqlite::Result<()> {
+        self.remove_strike(&row.fingerprint)?;
+        row.insert(self.connection)?;
+        self.totals.strikes += 1;
+        self.changes.push(Change::Strikes { fingerprint: row.fingerprint, kept: true });
+        let excess = self.totals.strikes.saturating_sub(bound);
+        if excess > 0 {
+            self.remove_strikes(
+                "SELECT fingerprint FROM strikes ORDER BY turn LIMIT ?",
+                &[excess.cast_signed()],
+            )?;
+        }
+        Ok(())
+    }
+
+    fn remove_strike(&mut self, key: &Fingerprint) -> rusqlite::Result<()> {
+        let gone = self
+            .connection
+            .prepare_cached("DELETE FROM strikes WHERE fingerprint = ?")?
+            .execute([key.as_bytes()])?;
+        if gone > 0 {
+            self.totals.strikes = self.totals.strikes.saturating_sub(1);
+            self.changes.push(Change::Strikes { fingerprint: *key, kept: false });
+        }
+        Ok(())
+    }
+
+    fn remove_strikes(&mut self, select: &str, parameters: &[i64]) -> rusqlite::Result<()> {
+        let keys = self
+            .connection
+            .prepare_cached(select)?
+            .query_map(rusqlite::params_from_iter(parameters), |row| row.get(0).map(Fingerprint::from_bytes))?
+            .collect::<rusqlite::Result<Vec<_>>>()?;
+        keys.iter().try_for_each(|key| self.remove_strike(key))
+    }
+
+    fn put_entry(&mut self, entry: &Arc<Entry>, carried: Option<Tally>) -> rusqlite::Result<()> {
+        if let Some(old) = self.outlines("fingerprint = ?", &[entry.fingerprint.as_bytes()])?.first() {
+            self.delete(old.sequence)?;
+        }
+        self.totals.last_sequence += 1;
+        self.totals.entries += 1;
+        let sequence = self.totals.last_sequence;
+        let carry = carried.is_some();
+        let tally = carried.unwrap_or_default();
+        StoredEntry { sequence, entry: Arc::clone(entry) }.insert(self.connection)?;
+        StoredTally { sequence, suspect: false, tally: tally.clone() }.insert(self.connection)?;
+        self.changes.push(Change::Put { sequence, entry: Arc::clone(entry), tally, carry });
+        Ok(())
+    }
+
+    /// Those that have expired go first, then the oldest.
+    fn bound_entries(&mut self, bound: u64, now: Millis) -> rusqlite::Result<()> {
+        if self.totals.entries > bound {
+            self.remove_excess("WHERE expires_at <= ?2 ORDER BY expires_at, sequence", bound, now, false)?;
+        }
+        if self.totals.entries > bound {
+            self.remove_excess("WHERE ?2 = ?2 ORDER BY sequence", bound, now, true)?;
+        }
+        Ok(())
+    }
+
+    fn remove_excess(&mut self, order: &str, bound: u64, now: Millis, evicted: bool) -> rusqlite::Result<()> {
+        let excess = self.totals.entries.saturating_sub(bound);
+        let gone = self
+            .connection
+            .prepare_cached(&format!("SELECT sequence, fingerprint FROM entries {order} LIMIT ?1"))?
+            .query_map(params![excess.cast_signed(), now.0], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)))?
+            .collect::<rusqlite::Result<Vec<_>>>()?;
+        for (sequence, fingerprint) in gone {
+            self.remove(sequence.cast_unsigned(), Fingerprint::from_bytes(fingerprint), evicted)?;
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, sequence: u64) -> rusqlite::Result<()> {
+        let sequence = [sequence.cast_signed()];
+        let gone =
+            self.connection.prepare_cached("DELETE FROM entries WHERE sequence = ?")?.execute(sequence)?;
+        self.connection.prepare_cached("DELETE FROM tallies WHERE sequence = ?")?.execute(sequence)?;
+        self.totals.entries = self.totals.entries.saturating_sub(gone as u64);
+        Ok(())
+    }
+
+    fn remove(&mut self, sequence: u64, fingerprint: Fingerprint, evicted: bool) -> rusqlite::Result<()> {
+        self.delete(sequence)?;
+        self.changes.push(Change::Gone { fingerprint, sequence, evicted });
+        Ok(())
+    }
+
+    fn outlines(&self, filter: &str, parameters: &[&[u8; 32]]) -> rusqlite::Result<Vec<Outline>> {
+        self.connection
+            .prepare_cached(&format!(
+                "SELECT sequence, fingerprint, document, upstream, status, first_refused_at, expires_at \
+                 FROM entries WHERE {filter}"
+            ))?
+            .query_map(rusqlite::params_from_iter(parameters), |row| {
+                Ok(Outline {
+                    sequence: row.get::<_, i64>(0)?.cast_unsigned(),
+                    fingerprint: Fingerprint::from_bytes(row.get(1)?),
+                    document: DocumentDigest::from_bytes(row.get(2)?),
+                    upstream: row.get(3)?,
+                    status: row.get(4)?,
+                    first_refused_at: Millis(row.get(5)?),
+                    expires_at: Millis(row.get(6)?),
+                })
+            })?
+            .collect()
+    }
+
+    pub(super) fn accept(
+        &mut self,
+        key: &Fingerprint,
+        upstream: &UpstreamName,
+        now: Millis,
+    ) -> rusqlite::Result<u64> {
+        let mut removed = 0;
+        for old in self.outlines("fingerprint = ?", &[key.as_bytes()])? {
+            removed += u64::from(now < old.expires_at);
+            self.remove(old.sequence, old.fingerprint, false)?;
+        }
+        self.remove_strike(key)?;
+        let known = self
+            .connection
+            .prepare_cached("SELECT 1 FROM accepted WHERE upstream = ?")?
+            .exists([upstream.as_str()])?;
+        if !known {
+            schema::insert_accepted(self.connection, upstream)?;
+            self.totals.accepted += 1;
+        }
+        self.changes.push(Change::Accepted(upstream.clone()));
+        Ok(removed)
+    }
+
+    pub(super) fn forget(&mut self, which: &Selector, now: Millis) -> rusqlite::Result<u64> {
+        self.fences.push(which.clone());
+        let candidates = match &which.fingerprint {
+            Some(key) => self.outlines("fingerprint = ?", &[key.as_bytes()])?,
+            None => self.outlines("TRUE", &[])?,
+        };
+        let mut forgotten = 0;
+        for o in candidates {
+            let Ok(upstream) = UpstreamName::new(&o.upstream) else { continue };
+            if which.matches(&o.fingerprint, &o.document, &upstream, o.status, o.first_refused_at) {
+                forgotten += u64::from(now < o.expires_at);
+                self.remove(o.sequence, o.fingerprint, false)?;
+            }
+        }
+        let strikes = self
+            .connection
+            .prepare_cached(&format!("SELECT {STRIKE_COLUMNS} FROM strikes"))?
+            .query_map([], StoredStrike::decode)?
+            .collect::<rusqlite::Result<Vec<_>>>()?;
+        for s in strikes.into_iter().flatten() {
+            if which.matches(&s.fingerprint, &s.document, &s.upstream, s.strike.status, s.first_at) {
+                self.remove_strike(&s.fingerprint)?;
+            }
+        }
+        self.changes.push(Change::Fence(self.fences.now()));
+        Ok(forgotten)
+    }
+
+    pub(super) fn suspect(
+        &mut self,
+        upstream: &UpstreamName,
+        since: Millis,
+        now: Millis,
+    ) -> rusqlite::Result<u64> {
+        let found = self
+            .connection
+            .prepare_cached(
+                "SELECT sequence, fingerprint FROM entries WHERE upstream = ? AND recorded_at >= ? AND expires_at > ?",
+            )?
+            .query_map(params![upstream.as_str(), since.0, now.0], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)))?
+            .collect::<rusqlite::Result<Vec<_>>>()?;
+        let mut marked = 0;
+        for (sequence, fingerprint) in found {
+            let (sequence, fingerprint) = (sequence.cast_unsigned(), Fingerprint::from_bytes(fingerprint));
+            let stored = self.tally(sequence)?;
+            if stored.as_ref().is_some_and(|tally| tally.suspect) {
+                continue;
+            }
+            let newer = self.index.tally(&fingerprint, sequence);
+            let tally = newer.or(stored.map(|stored| stored.tally)).unwrap_or_default();
+            StoredTally { sequence, suspect: true, tally }.insert(self.connection)?;
+            self.changes.push(Change::Suspect { fingerprint, sequence });
+            marked += 1;
+        }
+        Ok(marked)
+    }
+
+    /// Removes some of what is over for good.
+    pub(super) fn sweep(&mut self, now: Millis) -> rusqlite::Result<()> {
+        let over = |kept_ms: u64| now.0.saturating_sub(kept_ms.cast_signed());
+        let gone = self
+            .connection
+            .prepare_cached(
+                "SELECT sequence, fingerprint FROM entries WHERE expires_at <= ? ORDER BY expires_at LIMIT ?",
+            )?
+            .query_map(params![over(REMNANT_MS), SWEEP_ROWS.cast_signed()], |row| {
+                Ok((row.get::<_, i64>(0)?, row.get(1)?))
+            })?
+            .collect::<rusqlite::Result<Vec<_>>>()?;
+        for (sequence, fingerprint) in gone {
+            self.remove(sequence.cast_unsigned(), Fingerprint::from_bytes(fingerprint), false)?;
+        }
+        // The order of change is the order of the latest strikes, so that the first rows are the candidates.
+        self.remove_strikes(
+            "SELECT fingerprint FROM (SELECT fingerprint, last_at FROM strikes ORDER BY turn LIMIT ?1) \
+             WHERE last_at <= ?2",
+            &[SWEEP_ROWS.cast_signed(), over(STRIKE_MS)],
+        )
+    }
+
+    /// Writes counts of replays.
+    pub(super) fn flush(&self, counts: &[(Fingerprint, StoredTally)]) -> rusqlite::Result<()> {
+        counts.iter().try_for_each(|(_, count)| count.insert(self.connection))
+    }
+}

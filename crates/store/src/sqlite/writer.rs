@@ -1,0 +1,227 @@
+//! The one thread that writes. It takes what has come together in the queue, does it in one transaction, and answers when
+//! the commit is on disk: many records share one flush of the disk, and a record that was answered is never lost.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nevertwice_domain::clock::{Clock, Millis};
+use nevertwice_domain::entry::{Candidate, Selector};
+use nevertwice_domain::fingerprint::Fingerprint;
+use nevertwice_domain::tenant::UpstreamName;
+use rusqlite::{Connection, TransactionBehavior};
+use tokio::sync::oneshot;
+
+use super::index::{Change, Index};
+use super::operations::Operations;
+use super::reader::Reader;
+use super::schema::{StoredTally, Totals};
+use crate::fence::FenceLog;
+use crate::{Fence, Recorded, StoreError};
+
+/// At most this many operations share a commit.
+const GROUP: usize = 512;
+
+/// How long the thread sleeps when nothing comes.
+const TICK: Duration = Duration::from_millis(250);
+
+/// How old counts of replays may get before they are written, and how often the sweep runs. With the tick and a commit it
+/// stays under the second that is promised.
+const HOUSEKEEPING: Duration = Duration::from_millis(500);
+
+/// What the writer is asked.
+pub(super) enum Work {
+    Record { candidate: Box<Candidate>, fence: Fence },
+    Accept { key: Fingerprint, upstream: UpstreamName },
+    Forget(Selector),
+    Suspect { upstream: UpstreamName, since: Millis },
+    Close,
+}
+
+/// What it answers.
+pub(super) enum Outcome {
+    Recorded(Recorded),
+    Count(u64),
+}
+
+/// A question and who waits for the answer.
+pub(super) struct Request {
+    pub(super) work: Work,
+    pub(super) answer: oneshot::Sender<Result<Outcome, StoreError>>,
+}
+
+impl Work {
+    /// How many bytes of bodies wait in the queue with it.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Self::Record { candidate, .. } => candidate.entry.body.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// Everything the thread owns.
+pub(super) struct Writer {
+    pub(super) connection: Connection,
+    pub(super) index: Arc<Index>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) totals: Totals,
+    pub(super) queued_bytes: Arc<AtomicUsize>,
+    pub(super) reader: Reader,
+    pub(super) reader_thread: JoinHandle<()>,
+    /// Held as long as the file is open.
+    pub(super) lock: File,
+}
+
+impl Writer {
+    /// Works until it is closed or nobody can ask any more.
+    pub(super) fn run(mut self, requests: &Receiver<Request>) {
+        let mut fences = FenceLog::default();
+        let mut last_housekeeping = Instant::now();
+        let mut log_grew = false;
+        loop {
+            let (group, closing) = match requests.recv_timeout(TICK) {
+                Ok(first) => gather(first, requests),
+                Err(RecvTimeoutError::Timeout) => {
+                    if std::mem::take(&mut log_grew) {
+                        self.fold_log();
+                    }
+                    (Vec::new(), None)
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    if let Err(error) = self.finish() {
+                        tracing::warn!(%error, "the last counts of replays were lost");
+                    }
+                    return;
+                }
+            };
+            let housekeeping = last_housekeeping.elapsed() >= HOUSEKEEPING;
+            if housekeeping {
+                last_housekeeping = Instant::now();
+            }
+            if housekeeping || !group.is_empty() {
+                log_grew |= !group.is_empty();
+                self.commit(group, &mut fences, housekeeping);
+            }
+            if let Some(answer) = closing {
+                let finished = self.finish();
+                // An error says that nobody waits any more.
+                let _ = answer.send(finished.map(|()| Outcome::Count(0)));
+                return;
+            }
+        }
+    }
+
+    /// Does all of the group, or nothing of it, and answers.
+    fn commit(&mut self, group: Vec<Request>, fences: &mut FenceLog, housekeeping: bool) {
+        let bytes = group.iter().map(|request| request.work.weight()).sum();
+        self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let (totals, fence) = (self.totals.clone(), fences.now());
+        let counts = if housekeeping { self.index.take_dirty() } else { Vec::new() };
+        match self.transact(&group, &counts, fences, housekeeping) {
+            Ok((outcomes, changes)) => {
+                self.index.apply(changes);
+                for (request, outcome) in group.into_iter().zip(outcomes) {
+                    // An error says that nobody waits any more; what was asked for is done all the same.
+                    let _ = request.answer.send(Ok(outcome));
+                }
+            }
+            Err(error) => {
+                let error = StoreError::from(error);
+                tracing::warn!(%error, operations = group.len(), "nothing was written");
+                self.totals = totals;
+                fences.roll_back(fence);
+                self.index.put_back_dirty(counts.into_iter().map(|(key, _)| key));
+                for request in group {
+                    let _ = request.answer.send(Err(error.again()));
+                }
+            }
+        }
+    }
+
+    fn transact(
+        &mut self,
+        group: &[Request],
+        counts: &[(Fingerprint, StoredTally)],
+        fences: &mut FenceLog,
+        housekeeping: bool,
+    ) -> rusqlite::Result<(Vec<Outcome>, Vec<Change>)> {
+        let before = self.totals.clone();
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut operations = Operations {
+            connection: &transaction,
+            index: &self.index,
+            totals: &mut self.totals,
+            fences,
+            changes: Vec::new(),
+        };
+        // First, because an operation may mark or replace what was counted.
+        operations.flush(counts)?;
+        if housekeeping {
+            operations.sweep(self.clock.now())?;
+        }
+        let mut outcomes = Vec::with_capacity(group.len());
+        for request in group {
+            let now = self.clock.now();
+            outcomes.push(match &request.work {
+                Work::Record { candidate, fence } => {
+                    Outcome::Recorded(operations.record(candidate, *fence, now)?)
+                }
+                Work::Accept { key, upstream } => Outcome::Count(operations.accept(key, upstream, now)?),
+                Work::Forget(which) => Outcome::Count(operations.forget(which, now)?),
+                Work::Suspect { upstream, since } => {
+                    Outcome::Count(operations.suspect(upstream, *since, now)?)
+                }
+                Work::Close => Outcome::Count(0),
+            });
+        }
+        let changes = operations.changes;
+        if self.totals != before {
+            self.totals.insert(&transaction)?;
+        }
+        transaction.commit()?;
+        Ok((outcomes, changes))
+    }
+
+    /// Copies the log into the file while nothing else is to be done, so that little depends on the log alone.
+    fn fold_log(&self) {
+        if let Err(error) = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())) {
+            tracing::debug!(%error, "the log was not folded in, and will be later");
+        }
+    }
+
+    /// Writes the last counts, folds the log into the file and lets go of both.
+    fn finish(mut self) -> Result<(), StoreError> {
+        let counts = self.index.take_dirty();
+        let flushed = self.transact(&[], &counts, &mut FenceLog::default(), false).map(|_| ());
+        self.reader.stop();
+        // The reader answers what it was asked before; a thread that panicked has nothing more to say.
+        let _ = self.reader_thread.join();
+        // The last connection that closes folds the log in; one that cannot leaves it for the next start.
+        if let Err((_, error)) = self.connection.close() {
+            tracing::warn!(%error, "the refusal store did not close cleanly");
+        }
+        drop(self.lock);
+        Ok(flushed?)
+    }
+}
+
+/// What has come together in the queue, and who waits for the end if it is to end.
+fn gather(
+    first: Request,
+    requests: &Receiver<Request>,
+) -> (Vec<Request>, Option<oneshot::Sender<Result<Outcome, StoreError>>>) {
+    let mut group = Vec::new();
+    let mut next = Some(first);
+    while let Some(request) = next {
+        if matches!(request.work, Work::Close) {
+            return (group, Some(request.answer));
+        }
+        group.push(request);
+        next = if group.len() < GROUP { requests.try_recv().ok() } else { None };
+    }
+    (group, None)
+}
