@@ -1,1 +1,62 @@
-fn main(){}
+//! The `nevertwice` command.
+
+mod args;
+mod cmd;
+mod exit;
+mod print;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+use exit::{Exit, Failure};
+
+#[cfg(feature = "jemalloc")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(Exit::Done) => ExitCode::SUCCESS,
+        Err(Failure { code, message }) => {
+            print::error(&format!("nevertwice: {message}"));
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<Exit, Failure> {
+    match &args.command {
+        Command::Serve(serve) => {
+            start_logging();
+            runtime(serve.threads)?.block_on(cmd::serve::run(serve))
+        }
+        Command::Demo(demo) => {
+            start_logging();
+            runtime(0)?.block_on(cmd::demo::run(demo))
+        }
+        Command::Check(check) => cmd::check::run(check),
+    }
+}
+
+/// `threads` workers; one is the plain single-threaded runtime, zero means one per core.
+fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Failure> {
+    let mut builder = match threads {
+        1 => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    if threads > 1 {
+        builder.worker_threads(threads);
+    }
+    builder.enable_all().build().map_err(|e| Failure::failed(&format!("cannot start the runtime: {e}")))
+}
+
+/// Logs go to standard error; `NEVERTWICE_LOG` filters them (default `info`).
+fn start_logging() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("NEVERTWICE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
+}

@@ -29,6 +29,8 @@ pub(crate) struct Context<'a> {
     pub(crate) base: &'a Path,
     pub(crate) secrets: &'a dyn SecretSource,
     pub(crate) found: &'a mut Findings,
+    /// Every path of every upstream is guarded, as `serve --upstream` has it.
+    pub(crate) all_paths: bool,
 }
 
 impl Context<'_> {

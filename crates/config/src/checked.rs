@@ -347,6 +347,9 @@ pub struct UpstreamMemory {
 
 impl std::fmt::Debug for UpstreamMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("UpstreamMemory").field("profile", &self.profile.name()).field("mode", &self.mode).finish_non_exhaustive()
+        f.debug_struct("UpstreamMemory")
+            .field("profile", &self.profile.name())
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
     }
 }

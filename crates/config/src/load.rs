@@ -188,6 +188,7 @@ fn key_text(value: Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree::Number;
 
     fn read(text: &str) -> (Option<Node>, Vec<String>) {
         let mut found = Findings::default();
@@ -269,7 +270,6 @@ mod tests {
         assert_eq!(Value::plain("-12"), Value::Int(-12));
         assert_eq!(Value::plain("18446744073709551615"), Value::Int(u64::MAX.into()));
     }
-    use crate::tree::Number;
 
     #[test]
     fn what_leaves_no_tree_is_one_problem() {
@@ -277,7 +277,7 @@ mod tests {
         let many = "- 1\n".repeat(NODES_MAX + 1);
         let long = "#".repeat(TEXT_MAX_BYTES + 1);
         for text in
-            ["a: [", "a: b: c", "\tx: 1", "a: 1\n---\nb: 2", "%YAML 1.2\n---\na: 1", &deep, &many, &long]
+            ["a: [", "a: b: c", "a:\n\tx: 1", "a: 1\n---\nb: 2", "%YAML 1.2\n---\na: 1", &deep, &many, &long]
         {
             let (node, problems) = read(text);
             assert_eq!((node, problems.len()), (None, 1), "{text:.40}");

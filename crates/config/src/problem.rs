@@ -5,8 +5,11 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 /// How bad a problem is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// The configuration is refused.
     Error,
@@ -24,7 +27,7 @@ impl fmt::Display for Severity {
 }
 
 /// One thing that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The key, as in `upstreams[0].negative_cache.ttl_s`; empty for the file as a whole.
     pub path: String,
@@ -54,12 +57,15 @@ impl fmt::Display for Problem {
     }
 }
 
+/// The most problems that are told of one configuration.
+pub const PROBLEMS_MAX: usize = 1000;
+
 /// All that is wrong with one configuration, in the order of the text. Warnings are among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
     /// Where the text came from: a file name as a rule.
     pub origin: String,
-    /// The problems; at least one error.
+    /// The problems; at least one error. At most [`PROBLEMS_MAX`] and one that says so.
     pub all: Vec<Problem>,
 }
 
@@ -135,12 +141,14 @@ pub(crate) struct Findings {
     all: Vec<Problem>,
     /// Paths that a problem already explains: what is missing there was written wrongly, not forgotten.
     explained: Vec<String>,
+    /// There are more errors than are told.
+    more: bool,
 }
 
 impl Findings {
     /// The configuration is refused.
     pub(crate) fn error(&mut self, place: &Place, cause: impl Into<String>, cure: impl Into<String>) {
-        self.explained.push(place.path.clone());
+        self.explain(place.path.clone());
         self.put(place, Severity::Error, cause.into(), cure.into());
     }
 
@@ -165,7 +173,9 @@ impl Findings {
 
     /// Notes that a problem told elsewhere explains what is missing at `path`.
     pub(crate) fn explain(&mut self, path: String) {
-        self.explained.push(path);
+        if !self.full() {
+            self.explained.push(path);
+        }
     }
 
     /// Whether an error at `path`, or inside it, was told already.
@@ -178,20 +188,43 @@ impl Findings {
 
     fn put(&mut self, place: &Place, severity: Severity, cause: String, cure: String) {
         let (line, column) = place.at.unzip();
+        if self.full() {
+            self.more |= severity == Severity::Error;
+            return;
+        }
         let problem = Problem { path: place.path.clone(), line, column, severity, cause, cure };
         if !self.all.contains(&problem) {
             self.all.push(problem);
         }
     }
 
+    /// Whether further problems are only counted, so that nobody needs to look for their cure.
+    pub(crate) fn full(&self) -> bool {
+        self.all.len() >= PROBLEMS_MAX
+    }
+
     /// Whether the configuration is refused.
     pub(crate) fn refused(&self) -> bool {
-        self.all.iter().any(|p| p.severity == Severity::Error)
+        self.more || self.all.iter().any(|p| p.severity == Severity::Error)
     }
 
     /// Everything found, in the order of the text.
     pub(crate) fn sorted(mut self) -> Vec<Problem> {
         self.all.sort_by_key(|p| (p.line, p.column));
+        if self.more {
+            let cause = format!("there are more problems than the {PROBLEMS_MAX} above");
+            let last = self.all.last().and_then(|p| p.line.zip(p.column));
+            let (line, column) = last.unzip();
+            let cure = "cure those first".to_owned();
+            self.all.push(Problem {
+                path: String::new(),
+                line,
+                column,
+                severity: Severity::Error,
+                cause,
+                cure,
+            });
+        }
         self.all
     }
 }

@@ -75,7 +75,12 @@ fn tidy(schema: &mut Value) {
             }
             map.values_mut().for_each(tidy);
             let properties = map.get("properties").and_then(Value::as_object);
-            let required: Vec<_> = properties.into_iter().flatten().filter(|(_, v)| says_required(v)).map(|(k, _)| k.clone()).collect();
+            let required: Vec<_> = properties
+                .into_iter()
+                .flatten()
+                .filter(|(_, v)| says_required(v))
+                .map(|(k, _)| k.clone())
+                .collect();
             if !required.is_empty() {
                 map.insert("required".to_owned(), json!(required));
             }

@@ -266,8 +266,12 @@ mod tests {
     fn every_mismatch_is_a_miss() {
         let entry = entry();
         let upstream = entry.upstream.clone();
-        let good =
-            Expected { fingerprint: &Fingerprint::from_bytes([7; 32]), scope: "fleet", upstream: &upstream, generation: "" };
+        let good = Expected {
+            fingerprint: &Fingerprint::from_bytes([7; 32]),
+            scope: "fleet",
+            upstream: &upstream,
+            generation: "",
+        };
         assert_eq!(entry.verify(&good), Ok(()));
         let other = Fingerprint::from_bytes([8; 32]);
         let other_upstream = UpstreamName::new("tika").unwrap_or_else(|e| unreachable!("{e}"));
@@ -298,7 +302,11 @@ mod tests {
         };
         assert!(hit(&Selector::default()));
         let upstream = Some(e.upstream.clone());
-        assert!(hit(&Selector { upstream: upstream.clone(), before: Some(Millis(1001)), ..Selector::default() }));
+        assert!(hit(&Selector {
+            upstream: upstream.clone(),
+            before: Some(Millis(1001)),
+            ..Selector::default()
+        }));
         assert!(!hit(&Selector { upstream, before: Some(Millis(1000)), ..Selector::default() }));
     }
 

@@ -172,7 +172,11 @@ impl fmt::Debug for DeploymentKey {
 /// What an upstream is, beside its name: its base URLs in configured order, and a keyed digest of its credential, so that a
 /// rotated key or a bigger plan leaves the old entries behind. The credential itself cannot be read back.
 #[must_use]
-pub fn upstream_identity(key: &DeploymentKey, base_urls: &[String], credential: Option<(&str, &[u8])>) -> Vec<u8> {
+pub fn upstream_identity(
+    key: &DeploymentKey,
+    base_urls: &[String],
+    credential: Option<(&str, &[u8])>,
+) -> Vec<u8> {
     let mut out = Vec::new();
     for url in base_urls {
         put(&mut out, TAG_URL, url.as_bytes());

@@ -156,7 +156,11 @@ mod tests {
         assert_eq!(guard.refused(&policy, true, doc(3), Millis(1_000_000)), GuardStep::Steady);
         let step = guard.refused(&policy, true, doc(19), Millis(1_000_001));
         assert_eq!(step, GuardStep::Tripped { since: Millis(700_001) });
-        assert_eq!(guard.refused(&policy, true, doc(20), Millis(1_000_002)), GuardStep::Steady, "it trips once");
+        assert_eq!(
+            guard.refused(&policy, true, doc(20), Millis(1_000_002)),
+            GuardStep::Steady,
+            "it trips once"
+        );
         assert_eq!(guard.accepted(&policy, doc(21), Millis(1_000_003)), GuardStep::Recovered);
         assert_eq!(guard.window(), (0, 1));
     }

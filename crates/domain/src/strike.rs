@@ -132,9 +132,15 @@ mod tests {
 
     #[test]
     fn a_huge_rung_does_not_overflow() {
-        let policy =
-            LifePolicy { confirmations: 1, ttl_ms: 500, ladder: Some(Ladder { first_ms: u64::MAX, factor: u32::MAX }) };
+        let policy = LifePolicy {
+            confirmations: 1,
+            ttl_ms: 500,
+            ladder: Some(Ladder { first_ms: u64::MAX, factor: u32::MAX }),
+        };
         let before = Strike { status: 400, rule: "a".into(), count: u32::MAX, last_at_ms: 0 };
-        assert_eq!(policy.strike(Some(&before), status(400), "a", Millis(0)).1, StrikeOutcome::Remember { ttl_ms: 500 });
+        assert_eq!(
+            policy.strike(Some(&before), status(400), "a", Millis(0)).1,
+            StrikeOutcome::Remember { ttl_ms: 500 }
+        );
     }
 }

@@ -19,7 +19,9 @@ impl Trace {
         let span = random() | 1;
         match value.and_then(parse) {
             Some((id, sampled)) => Self { id, span, sampled },
-            None => Self { id: (u128::from(random()) << 64) | u128::from(random()) | 1, span, sampled: false },
+            None => {
+                Self { id: (u128::from(random()) << 64) | u128::from(random()) | 1, span, sampled: false }
+            }
         }
     }
 
@@ -50,7 +52,8 @@ impl fmt::Display for TraceId {
 fn parse(value: &[u8]) -> Option<(u128, bool)> {
     let text = std::str::from_utf8(value).ok()?;
     let version = text.get(..2)?;
-    let fits = if version == "00" { text.len() == 55 } else { text.len() == 55 || text.get(55..56) == Some("-") };
+    let fits =
+        if version == "00" { text.len() == 55 } else { text.len() == 55 || text.get(55..56) == Some("-") };
     let hex = |part: &str| part.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     let (id, parent, flags) = (text.get(3..35)?, text.get(36..52)?, text.get(53..55)?);
     let dashes = [2, 35, 52].iter().all(|&i| text.as_bytes().get(i) == Some(&b'-'));

@@ -131,7 +131,8 @@ impl Shared {
             let (lines, closed) = {
                 let mut buffer = self.hold();
                 if !buffer.closed && buffer.bytes.len() < WAKE_BYTES {
-                    buffer = self.wake.wait_timeout(buffer, INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+                    buffer =
+                        self.wake.wait_timeout(buffer, INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
                 }
                 std::mem::swap(&mut bytes, &mut buffer.bytes);
                 (std::mem::take(&mut buffer.lines), buffer.closed)

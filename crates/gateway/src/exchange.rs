@@ -43,7 +43,9 @@ pub(crate) struct Rejection {
 
 impl From<OwnCode> for Rejection {
     fn from(code: OwnCode) -> Self {
-        Self { code, detail: None, retry_after_s: None }
+        // another replica, or this one a moment later, may well serve it
+        let retry_after_s = matches!(code, OwnCode::Draining | OwnCode::AuditUnavailable).then_some(1);
+        Self { code, detail: None, retry_after_s }
     }
 }
 

@@ -114,6 +114,7 @@ impl Gateway {
             })?),
         };
         check_spill_dir(&config.limits)?;
+        let tracker = TaskTracker::new();
         let memory = match (&config.memory, on.store) {
             (Some(memory), Some(store)) => {
                 let key = match &memory.key_secret {
@@ -126,7 +127,8 @@ impl Gateway {
                     memory.max_entries,
                     memory.statuses
                 );
-                Some(Memory::new(memory, key, store, Arc::clone(&on.clock), Arc::clone(&metrics)))
+                let (clock, metrics) = (Arc::clone(&on.clock), Arc::clone(&metrics));
+                Some(Memory::new(memory, key, store, clock, metrics, tracker.clone()))
             }
             _ => None,
         };
@@ -159,15 +161,19 @@ impl Gateway {
             metrics,
             any_route: "*".into(),
             clock: on.clock,
-            tracker: TaskTracker::new(),
+            tracker,
             phase: AtomicU8::new(Phase::Serving as u8),
             http: config.http,
         });
         let gateway = Self { shared, stop: Stop::default(), addresses, drain: config.drain };
         let places = Arc::new(Semaphore::new(gateway.shared.http.max_connections));
         for listener in listeners {
-            let accept =
-                serve::accept(Arc::clone(&gateway.shared), listener, Arc::clone(&places), gateway.stop.clone());
+            let accept = serve::accept(
+                Arc::clone(&gateway.shared),
+                listener,
+                Arc::clone(&places),
+                gateway.stop.clone(),
+            );
             gateway.shared.tracker.spawn(accept);
         }
         Ok(gateway)

@@ -17,6 +17,7 @@ use nevertwice_domain::status::StatusSet;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use nevertwice_store::{Fence, Recorded, RefusalStore, StoreError};
 use quick_cache::sync::Cache;
+use tokio_util::task::TaskTracker;
 
 pub(crate) use flights::{Attempt, Boarding, Flights, Landing};
 
@@ -39,6 +40,7 @@ pub(crate) struct Memory {
     pub(crate) max_body_bytes: u64,
     max_entries: u64,
     accepted: Cache<Fingerprint, Millis>,
+    tracker: TaskTracker,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
 }
@@ -87,6 +89,7 @@ impl Memory {
         store: Arc<dyn RefusalStore>,
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
+        tracker: TaskTracker,
     ) -> Self {
         Self {
             store,
@@ -96,6 +99,7 @@ impl Memory {
             max_body_bytes: config.max_body_bytes,
             max_entries: config.max_entries,
             accepted: Cache::new(ACCEPTED_KEPT),
+            tracker,
             clock,
             metrics,
         }
@@ -187,6 +191,17 @@ impl Memory {
             tracing::warn!(%upstream, "mass-refusal guard off: the upstream accepts again, refusals are remembered again");
         }
         let alone = attempt.is_none_or(Attempt::is_alone);
+        if alone && !self.store.has_accepted(upstream) {
+            // the first acceptance of an upstream is written to disk: nobody has to wait for that
+            let (store, key, upstream) = (Arc::clone(&self.store), asked.fingerprint, upstream.clone());
+            let metrics = Arc::clone(&self.metrics);
+            self.tracker.spawn(async move {
+                if let Err(error) = store.accept(&key, &upstream).await {
+                    report(&metrics, "accept", &error);
+                }
+            });
+            return;
+        }
         let removal = async {
             if !alone {
                 // another attempt at this document is under way and may still be refused: fence it
@@ -279,8 +294,16 @@ impl Memory {
     }
 
     fn store_error(&self, op: &'static str, error: &StoreError) {
-        self.counts(|m| m.store_error(op));
-        tracing::warn!(op, %error, "the refusal store failed, the request goes on without it");
+        report(&self.metrics, op, error);
+    }
+}
+
+/// Every failure is counted; the log gets one line in ten seconds, since a full disk fails every record.
+fn report(metrics: &Metrics, op: &'static str, error: &StoreError) {
+    let Some(memory) = &metrics.memory else { return };
+    memory.store_error(op);
+    if memory.may_log() {
+        tracing::warn!(op, %error, "the refusal store failed, requests go on without it");
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use nevertwice_domain::outcome::{Outcome, OwnCode};
 use nevertwice_domain::profile::{Doubt, NotRecorded};
@@ -55,7 +56,8 @@ struct ResultLabel {
 }
 
 /// Upper bounds of the request duration buckets, in seconds.
-const DURATION: [f64; 14] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+const DURATION: [f64; 14] =
+    [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 /// Upper bounds of the overhead buckets, in seconds: what the gateway itself adds.
 const OVERHEAD: [f64; 12] =
     [0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.25];
@@ -102,6 +104,8 @@ pub(crate) struct MemoryMetrics {
     pub(crate) suspects: Counter,
     entries: Gauge,
     evictions: Counter<u64, AtomicU64>,
+    /// When a store failure was last logged.
+    logged: Lock<Option<Instant>>,
 }
 
 /// The handles of one upstream, taken once: no lock and no label is touched per request.
@@ -151,13 +155,29 @@ impl Metrics {
             in_flight: register(r, "gateway_pool_in_use", "Places taken in the upstream's pool"),
             queued: register(r, "gateway_pool_queued", "Requests waiting for a place in the upstream's pool"),
             limits: register(r, "gateway_pool_limit", "Places in the upstream's pool"),
-            framing: register(r, "gateway_refused_framing", "Requests refused before they were read, by reason"),
+            framing: register(
+                r,
+                "gateway_refused_framing",
+                "Requests refused before they were read, by reason",
+            ),
             connections: register(r, "gateway_connections", "Open client connections"),
-            connections_refused: register(r, "gateway_connections_refused", "Connections closed at once: too many"),
+            connections_refused: register(
+                r,
+                "gateway_connections_refused",
+                "Connections closed at once: too many",
+            ),
             buffer_memory: register(r, "gateway_body_memory_bytes", "Memory that holds request bodies"),
-            spilled_bytes: register(r, "gateway_body_spilled_bytes", "Bytes of request bodies that went to disk"),
+            spilled_bytes: register(
+                r,
+                "gateway_body_spilled_bytes",
+                "Bytes of request bodies that went to disk",
+            ),
             audit_written: register(r, "gateway_audit_lines", "Audit lines written"),
-            audit_dropped: register(r, "gateway_audit_dropped", "Audit lines dropped: the queue was full or the sink failed"),
+            audit_dropped: register(
+                r,
+                "gateway_audit_dropped",
+                "Audit lines dropped: the queue was full or the sink failed",
+            ),
             audit_errors: register(r, "gateway_audit_errors", "Failed writes of the audit"),
             memory: memory.then(|| MemoryMetrics::new(r)),
             registry: Lock::default(),
@@ -216,17 +236,46 @@ impl MemoryMetrics {
     fn new(r: &mut Registry) -> Self {
         let metrics = Self {
             refusals: register(r, "gateway_negative_cache_refusals", "Refusals replayed from the memory"),
-            would_replay: register(r, "gateway_negative_cache_would_replay", "Refusals that observe mode would have replayed"),
-            not_recorded: register(r, "gateway_negative_cache_not_recorded", "Refusals with an allowed status that were not remembered"),
+            would_replay: register(
+                r,
+                "gateway_negative_cache_would_replay",
+                "Refusals that observe mode would have replayed",
+            ),
+            not_recorded: register(
+                r,
+                "gateway_negative_cache_not_recorded",
+                "Refusals with an allowed status that were not remembered",
+            ),
             store_errors: register(r, "gateway_negative_cache_store_errors", "Failed store operations"),
-            doubts: register(r, "gateway_negative_cache_doubtful", "Remembered refusals that an operator should look at"),
-            verify_failures: register(r, "gateway_negative_cache_verify_failures", "Entries that failed verification on read"),
-            waits: register(r, "gateway_negative_cache_waits", "Requests that waited for another attempt's verdict"),
+            doubts: register(
+                r,
+                "gateway_negative_cache_doubtful",
+                "Remembered refusals that an operator should look at",
+            ),
+            verify_failures: register(
+                r,
+                "gateway_negative_cache_verify_failures",
+                "Entries that failed verification on read",
+            ),
+            waits: register(
+                r,
+                "gateway_negative_cache_waits",
+                "Requests that waited for another attempt's verdict",
+            ),
             guard: register(r, "gateway_negative_cache_guard", "1 while the mass-refusal guard is on"),
             recorded: register(r, "gateway_negative_cache_recorded", "Refusals remembered"),
-            suspects: register(r, "gateway_negative_cache_suspects", "Entries that the mass-refusal guard marked suspect"),
+            suspects: register(
+                r,
+                "gateway_negative_cache_suspects",
+                "Entries that the mass-refusal guard marked suspect",
+            ),
             entries: register(r, "gateway_negative_cache_entries", "Entries in the store"),
-            evictions: register(r, "gateway_negative_cache_evictions", "Entries evicted by the bound on their number"),
+            evictions: register(
+                r,
+                "gateway_negative_cache_evictions",
+                "Entries evicted by the bound on their number",
+            ),
+            logged: Lock::default(),
         };
         for reason in NotRecorded::ALL {
             metrics.not_recorded.get_or_create_owned(&Reason { reason: reason.label() });
@@ -240,6 +289,17 @@ impl MemoryMetrics {
 
     pub(crate) fn store_error(&self, op: &'static str) {
         self.store_errors.get_or_create_owned(&Op { op }).inc();
+    }
+
+    /// Whether a store failure may be logged now: once in ten seconds.
+    pub(crate) fn may_log(&self) -> bool {
+        let mut logged = self.logged.hold();
+        let now = Instant::now();
+        let due = logged.is_none_or(|at| now.duration_since(at) >= Duration::from_secs(10));
+        if due {
+            *logged = Some(now);
+        }
+        due
     }
 
     pub(crate) fn doubt(&self, doubt: Doubt) {
@@ -322,7 +382,11 @@ impl TenantMetrics {
 fn label(outcome: Outcome) -> String {
     match outcome {
         Outcome::Upstream(status) if !NAMED.contains(&status.as_u16()) => {
-            if status.is_client_error() { "HTTP_4xx".into() } else { "HTTP_5xx".into() }
+            if status.is_client_error() {
+                "HTTP_4xx".into()
+            } else {
+                "HTTP_5xx".into()
+            }
         }
         Outcome::Replayed(_) => "REFUSED".into(),
         other => other.to_string(),
@@ -385,7 +449,9 @@ mod tests {
     #[test]
     fn every_outcome_has_a_slot_of_its_own() {
         let mut slots: Vec<_> = OwnCode::ALL.iter().map(|c| slot(Outcome::Own(*c))).collect();
-        slots.extend(NAMED.iter().map(|n| slot(Outcome::of_upstream(StatusCode::from_u16(*n).unwrap_or_default()))));
+        slots.extend(
+            NAMED.iter().map(|n| slot(Outcome::of_upstream(StatusCode::from_u16(*n).unwrap_or_default()))),
+        );
         slots.sort_unstable();
         slots.dedup();
         assert_eq!(slots.len(), OwnCode::ALL.len() + NAMED.len());

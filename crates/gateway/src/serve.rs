@@ -17,11 +17,12 @@ use hyper::{Request, server::conn::http1, server::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::exchange::account::OnConnection;
+use crate::metrics::Metrics;
 use crate::{Shared, exchange};
 use wire::{Timing, Wire};
 
@@ -79,13 +80,30 @@ pub(crate) async fn accept(gateway: Arc<Shared>, listener: Listener, places: Arc
         let (gateway, tls, stop) = (Arc::clone(&gateway), listener.tls.clone(), stop.clone());
         let tracker = gateway.tracker.clone();
         tracker.spawn(async move {
-            gateway.metrics.connections.inc();
+            let _open = Open::new(&gateway, place);
             if let Err(error) = converse(&gateway, stream, tls, stop).await {
                 tracing::debug!(%peer, error, "connection ended");
             }
-            gateway.metrics.connections.dec();
-            drop(place);
         });
+    }
+}
+
+/// An open connection: counted, and its place taken, until it ends in whatever way.
+struct Open {
+    metrics: Arc<Metrics>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Open {
+    fn new(gateway: &Shared, place: OwnedSemaphorePermit) -> Self {
+        gateway.metrics.connections.inc();
+        Self { metrics: Arc::clone(&gateway.metrics), _place: place }
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.metrics.connections.dec();
     }
 }
 
@@ -119,10 +137,7 @@ async fn converse(
 }
 
 /// Reads just enough to tell HTTP/2 by prior knowledge from HTTP/1.
-async fn sniff(
-    gateway: &Shared,
-    mut stream: TcpStream,
-) -> Result<((TcpStream, Vec<u8>), bool), Failure> {
+async fn sniff(gateway: &Shared, mut stream: TcpStream) -> Result<((TcpStream, Vec<u8>), bool), Failure> {
     if !gateway.http.h2 {
         return Ok(((stream, Vec::new()), false));
     }

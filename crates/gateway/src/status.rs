@@ -87,7 +87,11 @@ impl Gateway {
     /// Where it is in its life.
     #[must_use]
     pub fn phase(&self) -> Phase {
-        if self.shared.phase.load(Ordering::Relaxed) == Phase::Draining as u8 { Phase::Draining } else { Phase::Serving }
+        if self.shared.phase.load(Ordering::Relaxed) == Phase::Draining as u8 {
+            Phase::Draining
+        } else {
+            Phase::Serving
+        }
     }
 
     /// The store; `None` while the memory is off.

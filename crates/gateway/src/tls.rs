@@ -12,7 +12,9 @@ fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let certificates: Result<Vec<_>, _> =
         CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match certificates {
-        Ok(certificates) if certificates.is_empty() => Err(format!("{}: holds no certificate", path.display())),
+        Ok(certificates) if certificates.is_empty() => {
+            Err(format!("{}: holds no certificate", path.display()))
+        }
         Ok(certificates) => Ok(certificates),
         Err(error) => Err(format!("{}: {error}", path.display())),
     }

@@ -100,7 +100,8 @@ fn bases(
     credential: Option<&(HeaderName, HeaderValue)>,
 ) -> Bases {
     let urls: Vec<String> = config.base_urls.iter().map(ToString::to_string).collect();
-    let identity = upstream_identity(key, &urls, credential.map(|(name, value)| (name.as_str(), value.as_bytes())));
+    let identity =
+        upstream_identity(key, &urls, credential.map(|(name, value)| (name.as_str(), value.as_bytes())));
     let base = |scope: &Scope| {
         let generation = guard.rules.generation.clone();
         Arc::new(KeyBase::new(scope, config.name.clone(), identity.clone(), generation))

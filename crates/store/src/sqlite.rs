@@ -8,9 +8,9 @@
 //! The files in the directory: `refusals.sqlite3` (with `-wal` and `-shm` while it is open) and `lock`.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ pub struct SqliteStore {
     /// `None` only while it is dropped.
     writer: Option<SyncSender<Request>>,
     /// Closed when the writer has ended.
-    ended: std::sync::Mutex<Receiver<()>>,
+    ended: Mutex<Receiver<()>>,
 }
 
 impl SqliteStore {
@@ -105,6 +105,7 @@ impl SqliteStore {
             index: Arc::clone(&index),
             clock: Arc::clone(&clock),
             totals: opened.totals,
+            failing: false,
             queued_bytes: Arc::clone(&queued_bytes),
             reader: reader.clone(),
             reader_thread,
@@ -122,7 +123,7 @@ impl SqliteStore {
             closed: AtomicBool::new(false),
             reader,
             writer: Some(sender),
-            ended: std::sync::Mutex::new(ended),
+            ended: Mutex::new(ended),
         })
     }
 
@@ -262,7 +263,12 @@ impl RefusalStore for SqliteStore {
         if self.closed.swap(true, Ordering::SeqCst) {
             return Err(StoreError::closed());
         }
-        self.count(Work::Close).await.map(|_| ())
+        let closed = self.count(Work::Close).await.map(|_| ());
+        if closed.as_ref().is_err_and(|error| error.kind == StoreErrorKind::Busy) {
+            // It was not even asked to.
+            self.closed.store(false, Ordering::SeqCst);
+        }
+        closed
     }
 }
 

@@ -54,7 +54,8 @@ pub async fn conformance(make: impl AsyncFn(Arc<ManualClock>) -> Arc<dyn Refusal
             first_refused_is_the_first_of_the_row;
         crowds: eviction_is_in_the_order_of_recording an_evicted_key_comes_back_as_the_youngest
             expired_entries_make_room_first a_smaller_bound_holds_from_the_next_record many_tasks_at_once
-            one_of_many_writers_wins;
+            one_of_many_writers_wins
+            a_forget_beats_every_older_attempt;
         forgetting: each_condition_selects conditions_are_anded a_forget_fences_attempts_under_way
             an_unrelated_forget_fences_nobody a_forget_of_the_past_does_not_fence_a_fresh_refusal
             a_fence_that_is_too_old_bars a_forget_resets_strikes an_acceptance_removes_and_is_remembered

@@ -303,3 +303,48 @@ async fn a_row_that_is_damaged_while_open_is_not_replayed_and_is_replaced() -> D
     assert_eq!(open(directory.path(), &clock())?.entries(), 2);
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_a_hundred_thousand_entries_are_listed_and_reopened() -> Done {
+    const ENTRIES: u64 = 100_000;
+    let directory = tempfile::tempdir()?;
+    let clock = clock();
+    let store = Arc::new(open(directory.path(), &clock)?);
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..500 {
+        let store = Arc::clone(&store);
+        tasks.spawn(async move {
+            for n in (task..ENTRIES).step_by(500) {
+                store.record(Candidate { max_entries: ENTRIES, ..samples::candidate(n) }, FREE).await?;
+            }
+            Ok::<_, StoreError>(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    store.count_replay(&samples::fingerprint(77), &samples::tenant("a"), clock.now());
+    let count = async |store: &SqliteStore| {
+        let mut query = ListQuery { limit: 1000, ..ListQuery::default() };
+        let mut keys = std::collections::HashSet::new();
+        loop {
+            let page = store.list(&query).await?;
+            keys.extend(page.items.iter().map(|summary| summary.entry.fingerprint));
+            query.after = page.next;
+            if query.after.is_none() {
+                return Ok::<_, StoreError>(keys.len() as u64);
+            }
+        }
+    };
+    assert_eq!(count(&store).await?, ENTRIES);
+    store.close().await?;
+    let began = Instant::now();
+    let store = open(directory.path(), &clock)?;
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    assert_eq!(count(&store).await?, ENTRIES);
+    let first = store.list(&ListQuery { limit: 1, ..ListQuery::default() }).await?;
+    assert_eq!(first.items[0].entry.fingerprint, samples::fingerprint(77));
+    let old = Selector { before: Some(Millis(i64::MAX)), ..Selector::default() };
+    assert_eq!(store.forget(&old).await?, ENTRIES);
+    Ok(())
+}

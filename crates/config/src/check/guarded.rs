@@ -1,6 +1,6 @@
 //! The memory on one upstream.
 
-use std::time::Duration;
+use std::collections::HashMap;
 
 use nevertwice_domain::canonical::form::FileNameRule;
 use nevertwice_domain::guard::GuardPolicy;
@@ -89,7 +89,11 @@ pub(super) fn memory(
         }
         return None;
     };
-    if enabled && upstream.sync_paths.is_none() && !cx.found.explains(&block.key_path("sync_paths")) {
+    if enabled
+        && !cx.all_paths
+        && upstream.sync_paths.is_none()
+        && !cx.found.explains(&block.key_path("sync_paths"))
+    {
         let cause = "the memory guards nothing on this upstream: it has no `sync_paths`";
         let cure = "list the paths that take documents, or write `negative_cache: {enabled: false}` here";
         cx.found.warning(&block.missing("sync_paths"), cause, cure);
@@ -159,8 +163,8 @@ fn trust_domains(
     config: &Config,
     cx: &mut Context<'_>,
 ) -> Vec<TrustDomain> {
-    let mut names: Vec<(String, Place)> = Vec::new();
-    let mut members: Vec<(TenantId, Place)> = Vec::new();
+    let mut names = HashMap::new();
+    let mut members: HashMap<TenantId, Place> = HashMap::new();
     let mut out = Vec::new();
     for At { value: raw, place } in &list.value {
         let name = cx
@@ -185,12 +189,12 @@ fn trust_domains(
         let mut ids = Vec::new();
         for member in tenants.iter().flat_map(|list| &list.value) {
             let Some(id) = member_id(member, config, cx) else { continue };
-            if let Some((_, first)) = members.iter().find(|(other, _)| *other == id) {
+            if let Some(first) = members.get(&id) {
                 let cause = format!("this tenant is in a trust domain already, at {}", first.word());
                 cx.found.error(&member.place, cause, "a tenant is in at most one trust domain");
                 continue;
             }
-            members.push((id.clone(), member.place.clone()));
+            members.insert(id.clone(), member.place.clone());
             ids.push(id);
         }
         if let Some(name) = name {
@@ -208,7 +212,8 @@ fn member_id(member: &At<String>, config: &Config, cx: &mut Context<'_>) -> Opti
     let tenants = config.tenants.iter().flat_map(|list| &list.value).filter_map(|t| t.value.id.as_ref());
     let known = tenants.map(|id| id.value.as_str());
     // without a list of tenants the proxy in front names them, and any name may come
-    if config.tenants.is_none() && config.identity.is_some() || known.clone().any(|k| k == id.as_str()) {
+    let by_header = config.identity.as_ref().is_some_and(|identity| identity.value.tenant_header.is_some());
+    if config.tenants.is_none() && by_header || known.clone().any(|k| k == id.as_str()) {
         return Some(id);
     }
     if !cx.found.explains("tenants") {
@@ -284,7 +289,7 @@ fn life(raw: &raw::UpstreamCache, config: &Config, cx: &mut Context<'_>) -> Life
     let confirmations = bounds::CONFIRMATIONS.take(raw.confirmations.as_ref(), cx.found);
     LifePolicy {
         confirmations: u32::try_from(confirmations).unwrap_or(u32::MAX),
-        ttl_ms: u64::try_from(Duration::from_secs(ttl_s).as_millis()).unwrap_or(u64::MAX),
+        ttl_ms: ttl_s * 1000,
         ladder,
     }
 }

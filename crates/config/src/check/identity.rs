@@ -1,5 +1,7 @@
 //! Tenants: who is asking, and what each may call.
 
+use std::collections::HashMap;
+
 use http::HeaderName;
 use nevertwice_domain::tenant::{KeyHash, TenantId, UpstreamName};
 use secrecy::ExposeSecret;
@@ -23,10 +25,10 @@ pub(super) fn identity(
     let tenant_header: Option<HeaderName> =
         header.and_then(|h| headers::header(&h.value, headers::Use::Tenant, &h.place, cx.found));
     let mut tenants: Vec<Tenant> = Vec::new();
-    let mut ids: Vec<(String, Place)> = Vec::new();
-    let mut keys: Vec<(KeyHash, Place)> = Vec::new();
+    let mut ids = HashMap::new();
+    let mut keys = HashMap::new();
     if let Some((Admin { token: Some(token), .. }, Some(place))) = admin {
-        keys.push((KeyHash::of(token.expose_secret()), place.clone()));
+        keys.insert(KeyHash::of(token.expose_secret()), place.clone());
     }
     if let Some(At { value: list, place }) = &config.tenants
         && list.is_empty()
@@ -49,7 +51,7 @@ pub(super) fn identity(
 fn tenant_id(
     raw: &raw::Tenant,
     block: &Place,
-    seen: &mut Vec<(String, Place)>,
+    seen: &mut HashMap<String, Place>,
     cx: &mut Context<'_>,
 ) -> Option<TenantId> {
     let At { value: text, place } = cx.required(raw.id.as_ref(), block, "id", "give every tenant an `id`")?;
@@ -67,12 +69,12 @@ fn tenant_id(
 pub(super) fn unique(
     text: &str,
     place: &Place,
-    seen: &mut Vec<(String, Place)>,
+    seen: &mut HashMap<String, Place>,
     what: &str,
     cx: &mut Context<'_>,
 ) -> Option<()> {
     let folded = text.trim().to_lowercase();
-    if let Some((_, first)) = seen.iter().find(|(other, _)| *other == folded) {
+    if let Some(first) = seen.get(&folded) {
         let cause = format!(
             "another {what} has this name, at {} (letter case and blanks do not count)",
             first.word()
@@ -80,7 +82,7 @@ pub(super) fn unique(
         cx.found.error(place, cause, "give each a name of its own");
         return None;
     }
-    seen.push((folded, place.clone()));
+    seen.insert(folded, place.clone());
     Some(())
 }
 
@@ -88,7 +90,7 @@ fn key(
     raw: &raw::Tenant,
     block: &Place,
     by_header: bool,
-    seen: &mut Vec<(KeyHash, Place)>,
+    seen: &mut HashMap<KeyHash, Place>,
     cx: &mut Context<'_>,
 ) -> Option<KeyHash> {
     let (hash, place) = match (&raw.key, &raw.key_sha256) {
@@ -118,12 +120,12 @@ fn key(
             return None;
         }
     };
-    if let Some((_, first)) = seen.iter().find(|(other, _)| other.matches(&hash)) {
+    if let Some(first) = seen.get(&hash) {
         let cause = format!("the same key is used at {}", first.word());
         cx.found.error(place, cause, "give each tenant, and the admin API, a key of its own");
         return None;
     }
-    seen.push((hash, place.clone()));
+    seen.insert(hash, place.clone());
     Some(hash)
 }
 

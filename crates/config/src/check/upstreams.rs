@@ -1,5 +1,8 @@
 //! The services that the gateway calls.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
 use http::Uri;
 use nevertwice_domain::tenant::UpstreamName;
 
@@ -26,8 +29,8 @@ pub(super) fn names(config: &Config, block: &Place, cx: &mut Context<'_>) -> Vec
     if upstreams.value.is_empty() && !cx.found.explains(&upstreams.place.path) {
         cx.found.error(&upstreams.place, "there is no upstream", cure);
     }
-    let mut names: Vec<(String, Place)> = Vec::new();
-    let mut mounts: Vec<(String, Place)> = Vec::new();
+    let mut names = HashMap::new();
+    let mut mounts: HashMap<String, Place> = HashMap::new();
     let mut out = Vec::new();
     for At { value: raw, place } in &upstreams.value {
         let name = upstream_name(raw, place, &mut names, cx);
@@ -41,12 +44,12 @@ pub(super) fn names(config: &Config, block: &Place, cx: &mut Context<'_>) -> Vec
             (None, None) => (None, place),
         };
         if let Some(mount) = &mount {
-            if let Some((_, first)) = mounts.iter().find(|(other, _)| other == mount) {
+            if let Some(first) = mounts.get(mount) {
                 let cause = format!("another upstream has this mount, at {}", first.word());
                 let here = Place { path: place.key_path("mount"), at: here.at };
                 cx.found.error(&here, cause, "give each a mount of its own; `/` is for one upstream");
             } else {
-                mounts.push((mount.clone(), here.clone()));
+                mounts.insert(mount.clone(), here.clone());
             }
         }
         out.push(Named { name, mount });
@@ -57,7 +60,7 @@ pub(super) fn names(config: &Config, block: &Place, cx: &mut Context<'_>) -> Vec
 fn upstream_name(
     raw: &raw::Upstream,
     block: &Place,
-    seen: &mut Vec<(String, Place)>,
+    seen: &mut HashMap<String, Place>,
     cx: &mut Context<'_>,
 ) -> Option<UpstreamName> {
     let At { value: text, place } =
@@ -115,13 +118,13 @@ fn upstream(
         base_urls,
         mount: named.mount.clone()?,
         sync_paths,
-        all_paths: false,
+        all_paths: cx.all_paths,
         strict_paths: raw.strict_paths.as_ref().is_some_and(|s| s.value),
         credential,
         pool,
         timeout,
         idle_timeout,
-        stream_max: stream_max.map(std::time::Duration::from_millis),
+        stream_max: stream_max.map(Duration::from_millis),
         connect_timeout,
         tls,
         memory,

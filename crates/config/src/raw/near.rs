@@ -23,22 +23,17 @@ fn folded(word: &str) -> String {
     word.chars().filter(|c| !"-_ ".contains(*c)).take(64).collect::<String>().to_ascii_lowercase()
 }
 
-/// The block below `keys`, one or two levels deep, that has a key of this name.
-pub(crate) fn below(name: &str, keys: &'static [Key]) -> Option<String> {
-    let child = keys.iter().find(|k| k.inside.iter().any(|inner| inner.name == name));
-    if let Some(child) = child {
-        return Some(child.name.to_owned());
-    }
-    keys.iter().find_map(|k| {
-        let grandchild = k.inside.iter().find(|inner| inner.inside.iter().any(|key| key.name == name))?;
-        Some(format!("{}.{}", k.name, grandchild.name))
-    })
+/// The blocks directly below `keys` that have a key of this name.
+pub(crate) fn below(name: &str, keys: &'static [Key]) -> Vec<&'static str> {
+    keys.iter().filter(|k| k.inside.iter().any(|inner| inner.name == name)).map(|k| k.name).collect()
 }
 
 /// The first block anywhere that has a key of this name.
 pub(crate) fn owner(name: &str, top: &'static [Key]) -> Option<String> {
-    below(name, top)
-        .or_else(|| top.iter().find_map(|k| owner(name, k.inside).map(|inner| format!("{}.{inner}", k.name))))
+    if let Some(block) = below(name, top).first() {
+        return Some((*block).to_owned());
+    }
+    top.iter().find_map(|k| owner(name, k.inside).map(|inner| format!("{}.{inner}", k.name)))
 }
 
 /// `did you mean ...?`, or what there is to choose from.

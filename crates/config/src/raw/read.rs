@@ -1,12 +1,13 @@
 //! From the located tree to the blocks of [`raw`](crate::raw): unknown keys, doubles and wrong types, all of them at once.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use super::near;
 use crate::problem::{Findings, Place};
-use crate::tree::{Key as Written, Node, Number, Value};
+use crate::tree::{Node, Number, Value};
 
 /// A value with its place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,7 +97,7 @@ impl<'f> Reader<'f> {
             return None;
         };
         self.above.push((place.clone(), keys));
-        let mut seen: Vec<(&str, usize)> = Vec::new();
+        let mut seen: HashMap<&str, usize> = HashMap::new();
         for (key, value) in entries {
             let Some(name) = key.text.as_deref() else {
                 let here = Place { path: place.path.clone(), at: Some(key.at) };
@@ -105,12 +106,12 @@ impl<'f> Reader<'f> {
             };
             let known = keys.iter().any(|k| k.name == name);
             let here = Place { path: place.key_path(&shown(name)), at: Some(key.at) };
-            if let Some((_, first)) = seen.iter().find(|(other, _)| *other == name) {
+            if let Some(first) = seen.get(name) {
                 let cause = format!("the key stands here a second time (first on line {first})");
                 self.found.error(&here, cause, "keep one of them");
                 continue;
             }
-            seen.push((name, key.at.0));
+            seen.insert(name, key.at.0);
             if known {
                 take(name, value, &Place { path: here.path, at: Some(value.at) }, self);
             } else if later.contains(&name) {
@@ -120,61 +121,63 @@ impl<'f> Reader<'f> {
                     "remove it",
                 );
             } else {
-                self.unknown(key, name, &here, place, keys, later);
+                self.unknown(name, &here, place, keys, later);
             }
         }
         self.above.pop();
         Some(())
     }
 
-    fn unknown(
-        &mut self,
-        key: &Written,
-        name: &str,
-        here: &Place,
-        block: &Place,
-        keys: &'static [Key],
-        later: &[&str],
-    ) {
-        let here = Place { path: here.path.clone(), at: Some(key.at) };
+    /// Tells an unknown key of `block`, and what was probably meant.
+    fn unknown(&mut self, name: &str, here: &Place, block: &Place, keys: &'static [Key], later: &[&str]) {
         if name == "<<" {
-            self.found.error(&here, "YAML merge keys are not supported", "write the merged keys out");
+            self.found.error(here, "YAML merge keys are not supported", "write the merged keys out");
             return;
         }
-        if let Some(home) = near::below(name, keys) {
-            self.found.explain(block.key_path(&format!("{home}.{name}")));
-            self.found.error(&here, format!("`{name}` belongs under `{home}`"), "move it there");
+        if self.found.full() {
+            self.found.error(here, "unknown key", "remove it");
             return;
+        }
+        if let Some(cause) = self.misplaced(name, block, keys) {
+            self.found.error(here, cause, "move it there");
+            return;
+        }
+        let cause =
+            if here.path.ends_with('?') { "unknown key".to_owned() } else { format!("unknown key `{name}`") };
+        let names = keys.iter().map(|k| k.name);
+        let top = self.above.first().map_or(keys, |(_, top)| top);
+        let cure = if let Some(meant) = near::miss(name, names.clone().chain(later.iter().copied())) {
+            self.found.explain(block.key_path(meant));
+            format!("did you mean `{meant}`?")
+        } else if let Some(home) = near::owner(name, top) {
+            format!("`{name}` belongs under `{home}`")
+        } else {
+            format!("the keys here are {}", names.collect::<Vec<_>>().join(", "))
+        };
+        self.found.error(here, cause, cure);
+    }
+
+    /// Where a key belongs that has the right name and stands too high or too low.
+    fn misplaced(&mut self, name: &str, block: &Place, keys: &'static [Key]) -> Option<String> {
+        let homes = near::below(name, keys);
+        if let Some(first) = homes.first() {
+            if homes.len() == 1 {
+                self.found.explain(block.key_path(&format!("{first}.{name}")));
+            }
+            let homes: Vec<_> = homes.iter().map(|home| format!("`{home}`")).collect();
+            return Some(format!("`{name}` belongs under {}", homes.join(" or ")));
         }
         let outer = self.above.iter().rev().skip(1).find(|(_, keys)| keys.iter().any(|k| k.name == name));
         if let Some((owner, _)) = outer {
-            let home =
-                if owner.path.is_empty() { "the top level".to_owned() } else { format!("`{}`", owner.path) };
-            let path = owner.key_path(name);
-            self.found.explain(path);
-            self.found.error(
-                &here,
-                format!("`{name}` does not belong here but directly under {home}"),
-                "move it there",
-            );
-            return;
+            let home = match owner.path.as_str() {
+                "" => "the top level".to_owned(),
+                path => format!("`{path}`"),
+            };
+            self.found.explain(owner.key_path(name));
+            return Some(format!("`{name}` does not belong here but directly under {home}"));
         }
-        let what =
-            if here.path.ends_with('?') { "unknown key".to_owned() } else { format!("unknown key `{name}`") };
-        let names = keys.iter().map(|k| k.name);
-        match near::miss(name, names.clone().chain(later.iter().copied())) {
-            Some(meant) => {
-                self.found.explain(block.key_path(meant));
-                self.found.error(&here, what, format!("did you mean `{meant}`?"));
-            }
-            None => match near::owner(name, self.above.first().map_or(keys, |(_, top)| top)) {
-                Some(home) => self.found.error(&here, what, format!("`{name}` belongs under `{home}`")),
-                None => {
-                    let names: Vec<_> = names.collect();
-                    self.found.error(&here, what, format!("the keys here are {}", names.join(", ")));
-                }
-            },
-        }
+        let deeper = |k: &Key| Some(format!("{}.{}", k.name, near::below(name, k.inside).first()?));
+        keys.iter().find_map(deeper).map(|home| format!("`{name}` belongs under `{home}`"))
     }
 }
 

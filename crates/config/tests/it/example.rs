@@ -169,7 +169,10 @@ upstreams:
 ";
     let checked = super::good(text);
     let a = &checked.upstreams[0];
-    assert_eq!(a.base_urls.iter().map(ToString::to_string).collect::<Vec<_>>(), ["https://h1/p", "https://h2:8443/"]);
+    assert_eq!(
+        a.base_urls.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["https://h1/p", "https://h2:8443/"]
+    );
     assert_eq!(a.mount, "");
     assert!(a.strict_paths && a.stream_max == Some(Duration::from_millis(5)));
     assert_eq!(a.tls.client.as_ref().map(|c| c.cert.as_path()), Some(Path::new("/c.pem")));
@@ -198,7 +201,8 @@ fn one_url_is_enough() {
     assert_eq!(checked.store, StoreConfig::Embedded { path: "./nevertwice-data".into() });
     assert!(checked.identity.tenants.is_empty());
 
-    let audited = for_upstream("http://h", listen, Some(Path::new("a.jsonl"))).unwrap_or_else(|e| unreachable!("{e}"));
+    let audited =
+        for_upstream("http://h", listen, Some(Path::new("a.jsonl"))).unwrap_or_else(|e| unreachable!("{e}"));
     assert_eq!(audited.audit.map(|a| a.sink), Some(AuditSink::File("a.jsonl".into())));
 
     let problems = for_upstream("localhost:9000", listen, None).map(|_| ()).unwrap_err_or_panic();

@@ -31,9 +31,15 @@ fn a_key_on_the_wrong_level_is_told_where_it_belongs() {
         (top("ttl_s: 5"), "ttl_s", "`ttl_s` belongs under `negative_cache`"),
         (top("key_headers: [x]"), "key_headers", "belongs under `upstreams.negative_cache`"),
         (top("max_in_flight: 5"), "max_in_flight", "belongs under `upstreams.pool`"),
+        (top("id: a"), "id", "`id` belongs under `tenants`"),
+        (top("key: env:ONE"), "key", "`key` belongs under `tls` or `tenants`"),
         (up("max_queue: 5"), "upstreams[0].max_queue", "`max_queue` belongs under `pool`"),
         (up("pool: {timeout_ms: 5}"), "upstreams[0].pool.timeout_ms", "directly under `upstreams[0]`"),
-        (up("negative_cache: {mount: /y}"), "upstreams[0].negative_cache.mount", "directly under `upstreams[0]`"),
+        (
+            up("negative_cache: {mount: /y}"),
+            "upstreams[0].negative_cache.mount",
+            "directly under `upstreams[0]`",
+        ),
         (up("drain_s: 5"), "upstreams[0].drain_s", "directly under the top level"),
         (top("negative_cache: {enabled: true, listen: 5}"), "negative_cache.listen", "the top level"),
         (up("statuses: [400]"), "upstreams[0].statuses", "`statuses` belongs under `negative_cache`"),
@@ -45,10 +51,22 @@ fn a_key_on_the_wrong_level_is_told_where_it_belongs() {
 
 #[test]
 fn doubles_are_refused_with_both_lines() {
-    refused("drain_s: 5\ndrain_s: 6\nupstreams: [{name: a, base_url: http://h}]\n", "drain_s", "first on line 1");
+    refused(
+        "drain_s: 5\ndrain_s: 6\nupstreams: [{name: a, base_url: http://h}]\n",
+        "drain_s",
+        "first on line 1",
+    );
     let double = format!("{LEAST}    timeout_ms: 5\n    timeout_ms: 6\n");
-    refused(&double, "upstreams[0].timeout_ms", "6:5: error: upstreams[0].timeout_ms: the key stands here a second time (first on line 5)");
-    refused(&top("colour: 1\ncolour: 2").replace("colour: 1", "limits: {}").replace("colour: 2", "limits: {}"), "limits", "line 1");
+    refused(
+        &double,
+        "upstreams[0].timeout_ms",
+        "6:5: error: upstreams[0].timeout_ms: the key stands here a second time (first on line 5)",
+    );
+    refused(
+        &top("colour: 1\ncolour: 2").replace("colour: 1", "limits: {}").replace("colour: 2", "limits: {}"),
+        "limits",
+        "line 1",
+    );
 }
 
 #[test]
@@ -121,8 +139,16 @@ fn yes_and_no_have_one_spelling() {
 #[test]
 fn texts_lists_blocks_and_words_are_what_they_are() {
     for (text, path, words) in [
-        (top("identity: {tenant_header: 5}"), "identity.tenant_header", "expected a text, found a number; put it in quotes"),
-        (top("identity: x"), "identity", "expected a block of keys, found a text; write keys such as `tenant_header:`"),
+        (
+            top("identity: {tenant_header: 5}"),
+            "identity.tenant_header",
+            "expected a text, found a number; put it in quotes",
+        ),
+        (
+            top("identity: x"),
+            "identity",
+            "expected a block of keys, found a text; write keys such as `tenant_header:`",
+        ),
         (top("identity:"), "identity", "found nothing; give a block of keys, or remove the key"),
         (top("tenants: {id: a}"), "tenants", "expected a list, found a block of keys"),
         (top("tenants: [x]"), "tenants[0]", "expected a block of keys, found a text"),
@@ -132,7 +158,11 @@ fn texts_lists_blocks_and_words_are_what_they_are() {
         (up("negative_cache: {mode: observ}"), "upstreams[0].negative_cache.mode", "did you mean `observe`?"),
         (up("negative_cache: {scope: global}"), "upstreams[0].negative_cache.scope", "fleet, tenant, domain"),
         (up("negative_cache: {filename: [keyed]}"), "upstreams[0].negative_cache.filename", "found a list"),
-        (up("negative_cache: {generation: 1.5}"), "upstreams[0].negative_cache.generation", "put it in quotes"),
+        (
+            up("negative_cache: {generation: 1.5}"),
+            "upstreams[0].negative_cache.generation",
+            "put it in quotes",
+        ),
         (up("mount: {a: b}"), "upstreams[0].mount", "expected a text"),
         (top("audit: {file: ''}"), "audit.file", "the path is empty"),
         ("upstreams: {}".to_owned(), "upstreams", "expected a list"),
@@ -162,7 +192,11 @@ fn what_comes_later_says_so() {
         refused(&up(&format!("negative_cache: {{{key}}}")), &path, "is not supported by this version yet");
     }
     for adapter in ["azuredi-facade", "gpuserver-job", "classify", "azure-di"] {
-        refused(&up(&format!("adapter: {adapter}")), "upstreams[0].adapter", "is not supported by this version yet");
+        refused(
+            &up(&format!("adapter: {adapter}")),
+            "upstreams[0].adapter",
+            "is not supported by this version yet",
+        );
     }
     for profile in ["azure-di", "openai", "anthropic", "docling"] {
         let text = up(&format!("negative_cache: {{profile: {profile}}}"));

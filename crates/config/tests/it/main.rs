@@ -66,7 +66,8 @@ fn refused(text: &str, path: &str, words: &str) {
 /// The text holds, with exactly this one warning.
 #[track_caller]
 fn warned(text: &str, path: &str, words: &str) -> Checked {
-    let Loaded { checked, warnings } = load(text).unwrap_or_else(|problems| unreachable!("{text}\n{problems}"));
+    let Loaded { checked, warnings } =
+        load(text).unwrap_or_else(|problems| unreachable!("{text}\n{problems}"));
     let [warning] = warnings.as_slice() else { unreachable!("not one warning:\n{text}\n{warnings:#?}") };
     assert_eq!((warning.severity, warning.path.as_str()), (Severity::Warning, path), "{text}");
     assert!(warning.to_string().contains(words), "{text}\n{warning}\nlacks: {words}");

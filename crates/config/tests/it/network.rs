@@ -43,7 +43,9 @@ fn listen_takes_addresses_and_nothing_that_has_to_be_looked_up() {
 
 #[test]
 fn tls_is_for_all_addresses_or_for_one() {
-    let checked = good(&top("tls: {cert: c, key: k}\nlisten: [127.0.0.1:1, {addr: 127.0.0.1:2, tls: {cert: d, key: /l}}]"));
+    let checked = good(&top(
+        "tls: {cert: c, key: k}\nlisten: [127.0.0.1:1, {addr: 127.0.0.1:2, tls: {cert: d, key: /l}}]",
+    ));
     let cert = |i: usize| checked.listen[i].tls.as_ref().map(|t| t.cert.display().to_string());
     assert_eq!((cert(0), cert(1)), (Some("c".to_owned()), Some("d".to_owned())));
     refused(&top("tls: {cert: c}"), "tls.key", "`key` is missing; name the PEM file");
@@ -52,12 +54,19 @@ fn tls_is_for_all_addresses_or_for_one() {
 
 #[test]
 fn the_admin_api_is_never_open_by_omission() {
-    assert_eq!(good(&top("admin: {}")).admin.map(|a| a.listen.to_string()), Some("127.0.0.1:9090".to_owned()));
+    assert_eq!(
+        good(&top("admin: {}")).admin.map(|a| a.listen.to_string()),
+        Some("127.0.0.1:9090".to_owned())
+    );
     good(&top("admin: {listen: \"[::1]:9090\"}"));
     good(&top("admin: {listen: 0.0.0.0:9090, token: env:ONE}"));
     for address in ["0.0.0.0:9090", "10.0.0.1:9090", "\"[::]:9090\"", "\"[::ffff:10.0.0.1]:9090\""] {
         let text = top(&format!("admin: {{listen: {address}}}"));
-        refused(&text, "admin.listen", "the admin address is not loopback and there is no token; add `token: env:NAME`");
+        refused(
+            &text,
+            "admin.listen",
+            "the admin address is not loopback and there is no token; add `token: env:NAME`",
+        );
     }
     refused(&top("admin: {listen: 0.0.0.0:9090, token: env:GONE}"), "admin.token", "GONE is not set");
     refused(&top("admin: {listen: 0.0.0.0:9090, token: ''}"), "admin.token", "a secret must not stand");
@@ -78,7 +87,11 @@ fn audit_goes_to_one_place() {
     refused(&top("audit: {file: a, stdout: true}"), "audit", "not to both");
     refused(&top("audit: {file: a, on_full: block}"), "audit.on_full", "drop, refuse");
     refused(&top("audit: {file: a, rotate_bytes: 5}"), "audit.rotate_bytes", "out of bounds");
-    warned(&top("audit: {stdout: true, rotate_bytes: 4096}"), "audit.rotate_bytes", "no effect on standard output");
+    warned(
+        &top("audit: {stdout: true, rotate_bytes: 4096}"),
+        "audit.rotate_bytes",
+        "no effect on standard output",
+    );
     warned(&top("audit: {file: a, keep: 4}"), "audit.keep", "no effect without `rotate_bytes`");
 }
 

@@ -33,11 +33,19 @@ fn the_rail_and_everything_that_is_no_4xx_are_refused_with_the_reason() {
 
 #[test]
 fn a_list_of_statuses_is_a_list_with_something_in_it() {
-    refused(&with("[]"), "negative_cache.statuses", "the list is empty; to switch the memory off write `enabled: false`");
+    refused(
+        &with("[]"),
+        "negative_cache.statuses",
+        "the list is empty; to switch the memory off write `enabled: false`",
+    );
     refused(&with("null"), "negative_cache.statuses", "found nothing");
     refused(&with("\"400\""), "negative_cache.statuses", "expected a list");
     refused(&with("400"), "negative_cache.statuses", "expected a list, found a number; write `[a, b]`");
-    refused(&with("[400, 422, 400]"), "negative_cache.statuses[2]", "400 stands here a second time (first on line 1)");
+    refused(
+        &with("[400, 422, 400]"),
+        "negative_cache.statuses[2]",
+        "400 stands here a second time (first on line 1)",
+    );
     assert_eq!(problems(&with("[401, 400, 429, 200]")).len(), 3);
 }
 
@@ -47,7 +55,11 @@ fn other_4xx_are_fine_and_doubtful_ones_warn() {
     assert_eq!(memory.map(|m| m.statuses.to_string()), Some("[400 418 422]".to_owned()));
     for doubtful in [402, 405, 407, 409, 411, 412, 421, 423, 425, 426, 428, 431, 451, 499] {
         let text = with(&format!("[400, {doubtful}]"));
-        warned(&text, "negative_cache.statuses[1]", &format!("{doubtful} is seldom a verdict on a document: it"));
+        warned(
+            &text,
+            "negative_cache.statuses[1]",
+            &format!("{doubtful} is seldom a verdict on a document: it"),
+        );
     }
 }
 
@@ -62,7 +74,11 @@ fn the_memory_is_on_where_it_is_said() {
     let on = format!("negative_cache: {{enabled: true}}\n{}", up("negative_cache: {enabled: false}"));
     let checked = good(&on);
     assert!(checked.memory.is_some() && checked.upstreams[0].memory.is_none());
-    warned(&up("negative_cache: {enabled: true}"), "upstreams[0].negative_cache.enabled", "this has no effect");
+    warned(
+        &up("negative_cache: {enabled: true}"),
+        "upstreams[0].negative_cache.enabled",
+        "this has no effect",
+    );
     assert!(good(&up("negative_cache: {mode: observe}")).upstreams[0].memory.is_none());
     let unguarded = "negative_cache: {enabled: true}\nupstreams: [{name: a, base_url: http://h}]";
     warned(unguarded, "upstreams[0].sync_paths", "guards nothing");

@@ -12,9 +12,21 @@ fn ids_are_valid_and_unique() {
         ("tenants: [{id: 'a b', key: env:ONE}]", "tenants[0].id", "1 to 64 characters out of letters"),
         ("tenants: [{id: '', key: env:ONE}]", "tenants[0].id", "not a valid tenant id"),
         ("tenants: [{id: 5, key: env:ONE}]", "tenants[0].id", "put it in quotes"),
-        ("tenants: [{id: a, key: env:ONE}, {id: a, key: env:TWO}]", "tenants[1].id", "another tenant has this name, at line 1"),
-        ("tenants: [{id: a, key: env:ONE}, {id: A, key: env:TWO}]", "tenants[1].id", "letter case and blanks do not count"),
-        ("tenants: [{id: a, key: env:ONE}, {id: 'a ', key: env:TWO}]", "tenants[1].id", "another tenant has this name"),
+        (
+            "tenants: [{id: a, key: env:ONE}, {id: a, key: env:TWO}]",
+            "tenants[1].id",
+            "another tenant has this name, at line 1",
+        ),
+        (
+            "tenants: [{id: a, key: env:ONE}, {id: A, key: env:TWO}]",
+            "tenants[1].id",
+            "letter case and blanks do not count",
+        ),
+        (
+            "tenants: [{id: a, key: env:ONE}, {id: 'a ', key: env:TWO}]",
+            "tenants[1].id",
+            "another tenant has this name",
+        ),
         ("tenants: []", "tenants", "then everyone is the tenant `default`"),
     ] {
         refused(&top(text), path, words);
@@ -27,8 +39,16 @@ fn every_tenant_can_be_known_and_no_two_by_the_same_key() {
     good(&top("identity: {tenant_header: X-Tenant}\ntenants: [{id: a}]"));
     for (text, path, words) in [
         ("tenants: [{id: a}]".to_owned(), "tenants[0].key", "neither `key` nor `key_sha256`"),
-        (format!("tenants: [{{id: a, key: env:ONE, key_sha256: {HEX}}}]"), "tenants[0].key_sha256", "not both"),
-        ("tenants: [{id: a, key_sha256: abc}]".to_owned(), "tenants[0].key_sha256", "not a SHA-256; write 64 hex digits"),
+        (
+            format!("tenants: [{{id: a, key: env:ONE, key_sha256: {HEX}}}]"),
+            "tenants[0].key_sha256",
+            "not both",
+        ),
+        (
+            "tenants: [{id: a, key_sha256: abc}]".to_owned(),
+            "tenants[0].key_sha256",
+            "not a SHA-256; write 64 hex digits",
+        ),
         (
             "tenants:\n- {id: a, key: env:ONE}\n- {id: b, key: env:SAME_AS_ONE}".to_owned(),
             "tenants[1].key",
@@ -52,10 +72,11 @@ fn every_tenant_can_be_known_and_no_two_by_the_same_key() {
 #[test]
 fn the_same_reference_twice_is_noticed_without_resolving() {
     let text = top("tenants: [{id: a, key: env:ONE}, {id: b, key: env:ONE}]");
-    let problems = match nevertwice_config::from_text(&text, "gw.yaml", &nevertwice_config::secret::Unresolved) {
-        Ok(_) => unreachable!("two tenants with one key were taken"),
-        Err(problems) => problems,
-    };
+    let problems =
+        match nevertwice_config::from_text(&text, "gw.yaml", &nevertwice_config::secret::Unresolved) {
+            Ok(_) => unreachable!("two tenants with one key were taken"),
+            Err(problems) => problems,
+        };
     assert!(problems.to_string().contains("the same key"), "{problems}");
 }
 
@@ -111,8 +132,16 @@ fn trust_domains_hold_known_tenants_once() {
     let at = |rest: &str| format!("upstreams[0].negative_cache.trust_domains{rest}");
     good(&text("[{name: x, tenants: [t1]}, {name: y, tenants: [t2]}]"));
     for (domains, path, words) in [
-        ("[{name: x, tenants: [t1]}, {name: y, tenants: [t1]}]", "[1].tenants[0]", "in a trust domain already"),
-        ("[{name: x, tenants: [t1]}, {name: X, tenants: [t2]}]", "[1].name", "another trust domain has this name"),
+        (
+            "[{name: x, tenants: [t1]}, {name: y, tenants: [t1]}]",
+            "[1].tenants[0]",
+            "in a trust domain already",
+        ),
+        (
+            "[{name: x, tenants: [t1]}, {name: X, tenants: [t2]}]",
+            "[1].name",
+            "another trust domain has this name",
+        ),
         ("[{name: x, tenants: [t3]}]", "[0].tenants[0]", "there is no tenant of this id; did you mean"),
         ("[{name: x, tenants: ['t 1']}]", "[0].tenants[0]", "not a valid tenant id"),
         ("[{name: x, tenants: []}]", "[0].tenants", "the list is empty"),
@@ -127,14 +156,18 @@ fn trust_domains_hold_known_tenants_once() {
     let without = "negative_cache: {trust_domains: [{name: x, tenants: [t]}]}";
     let without = format!("identity: {{tenant_header: x-t}}\n{}", up(without));
     refused(&without, &at(""), "no meaning without `scope: domain`");
-    good(&format!("identity: {{tenant_header: x-t}}\n{}", up("negative_cache: {scope: domain, trust_domains: [{name: x, tenants: [t]}]}")));
+    good(&format!(
+        "identity: {{tenant_header: x-t}}\n{}",
+        up("negative_cache: {scope: domain, trust_domains: [{name: x, tenants: [t]}]}")
+    ));
 }
 
 #[test]
 fn a_short_key_of_fingerprints_warns() {
     let text = top("negative_cache: {enabled: true, key_secret: env:SHORT}");
     let secrets = nevertwice_config::secret::Given::default().with_env("SHORT", "tiny");
-    let loaded = nevertwice_config::from_text(&text, "gw.yaml", &secrets).unwrap_or_else(|e| unreachable!("{e}"));
+    let loaded =
+        nevertwice_config::from_text(&text, "gw.yaml", &secrets).unwrap_or_else(|e| unreachable!("{e}"));
     assert!(loaded.warnings[0].cause.contains("fewer than 16 bytes"), "{:?}", loaded.warnings);
     let _ = warned(&top("negative_cache: {}"), "negative_cache.enabled", "off");
 }

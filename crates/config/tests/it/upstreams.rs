@@ -9,11 +9,19 @@ fn two(first: &str, second: &str) -> String {
 #[test]
 fn names_are_valid_and_unique() {
     good(&two("name: a", "name: b"));
-    refused(&two("name: a", "name: a, mount: /other"), "upstreams[1].name", "another upstream has this name, at line 2");
+    refused(
+        &two("name: a", "name: a, mount: /other"),
+        "upstreams[1].name",
+        "another upstream has this name, at line 2",
+    );
     refused(&two("name: a", "name: A, mount: /other"), "upstreams[1].name", "another upstream has this name");
     refused("upstreams: [{base_url: http://h}]", "upstreams[0].name", "`name` is missing");
     refused("upstreams: [{name: a/b, base_url: http://h}]", "upstreams[0].name", "not a valid upstream name");
-    refused("upstreams: [{name: .., base_url: http://h}]", "upstreams[0].mount", "this name cannot be a path");
+    refused(
+        "upstreams: [{name: .., base_url: http://h}]",
+        "upstreams[0].mount",
+        "this name cannot be a path",
+    );
     refused("upstreams: [{name: a}]", "upstreams[0].base_url", "`base_url` is missing");
 }
 
@@ -41,7 +49,11 @@ fn mounts_are_prefixes_and_unique() {
     }
     good(&two("name: a, mount: /x", "name: b, mount: /x/y"));
     good(&two("name: a, mount: /", "name: b"));
-    refused(&two("name: a, mount: /x", "name: b, mount: /x"), "upstreams[1].mount", "another upstream has this mount, at line 2");
+    refused(
+        &two("name: a, mount: /x", "name: b, mount: /x"),
+        "upstreams[1].mount",
+        "another upstream has this mount, at line 2",
+    );
     refused(&two("name: a", "name: b, mount: /a"), "upstreams[1].mount", "another upstream has this mount");
     refused(&two("name: a, mount: /b", "name: b"), "upstreams[1].mount", "another upstream has this mount");
     refused(&two("name: a, mount: /", "name: b, mount: /"), "upstreams[1].mount", "`/` is for one upstream");
@@ -57,7 +69,11 @@ fn base_urls() {
     refused(&url("\"http://[fe80::1%25lo]:9001\""), "upstreams[0].base_url", "zone ids are not supported");
     refused(&url("[]"), "upstreams[0].base_url", "the list is empty");
     refused(&url("[http://a, ftp://b]"), "upstreams[0].base_url[1]", "neither http nor https");
-    refused(&url("[http://a, 'HTTP://A:80/']"), "upstreams[0].base_url[1]", "the same URL is listed at line 1 already");
+    refused(
+        &url("[http://a, 'HTTP://A:80/']"),
+        "upstreams[0].base_url[1]",
+        "the same URL is listed at line 1 already",
+    );
     refused(&url("5"), "upstreams[0].base_url", "expected a text, found a number");
 }
 
@@ -84,7 +100,10 @@ fn paths_with_the_memory() {
 
 #[test]
 fn the_openai_adapter_passes_everything_through() {
-    let chat = |rest: &str| top(&format!("negative_cache: {{enabled: true}}\n")) + &format!("  - {{name: c, adapter: openai, base_url: http://h, {rest}}}\n");
+    let chat = |rest: &str| {
+        top("negative_cache: {enabled: true}\n")
+            + &format!("  - {{name: c, adapter: openai, base_url: http://h, {rest}}}\n")
+    };
     assert!(good(&chat("")).upstreams[1].memory.is_none());
     assert!(good(&chat("negative_cache: {enabled: false}")).upstreams[1].memory.is_none());
     let words = "chat refusals need a profile by error code, which is not supported by this version yet";
@@ -110,7 +129,11 @@ fn credentials() {
         ("{header: 'Authorization:', value: env:ONE}", "header", "not the name of a header"),
         ("{value: env:ONE}", "header", "`header` is missing"),
         ("{header: Authorization}", "value", "`value` is missing"),
-        ("{header: Authorization, value: Bearer abc}", "value", "a secret must not stand in the configuration itself"),
+        (
+            "{header: Authorization, value: Bearer abc}",
+            "value",
+            "a secret must not stand in the configuration itself",
+        ),
     ] {
         refused(&with(value), &at(key), words);
     }
@@ -119,7 +142,11 @@ fn credentials() {
 
 #[test]
 fn key_headers_are_what_a_client_may_say() {
-    let with = |value: &str| up(&format!("credential: {{header: X-Own, value: env:ONE}}\nnegative_cache: {{key_headers: {value}}}"));
+    let with = |value: &str| {
+        up(&format!(
+            "credential: {{header: X-Own, value: env:ONE}}\nnegative_cache: {{key_headers: {value}}}"
+        ))
+    };
     good(&with("[x-model, Ocp-Language]"));
     for (header, words) in [
         ("connection", "it speaks of one connection"),
@@ -159,14 +186,22 @@ fn the_rest_of_the_memory_on_an_upstream() {
         ("profile: nothing-like-it", "profile", "there is no profile of this name"),
         ("ttl_s: 0", "ttl_s", "out of bounds"),
         ("ttl_s: 315360001", "ttl_s", "out of bounds"),
-        ("ttl_s: 10, ttl_ladder: {first_s: 11}", "ttl_ladder.first_s", "the first life of 11 s is longer than the longest of 10 s"),
+        (
+            "ttl_s: 10, ttl_ladder: {first_s: 11}",
+            "ttl_ladder.first_s",
+            "the first life of 11 s is longer than the longest of 10 s",
+        ),
         ("ttl_s: 10, ttl_ladder: {}", "ttl_ladder", "the first life of 300 s"),
         ("ttl_ladder: {factor: 0}", "ttl_ladder.factor", "out of bounds"),
         ("confirmations: 0", "confirmations", "write a number from 1 to 1000"),
         ("mass_refusal_guard: {share: 0}", "mass_refusal_guard.share", "above 0 and at most 1"),
         ("mass_refusal_guard: {share: 90}", "mass_refusal_guard.share", "above 0 and at most 1"),
         ("mass_refusal_guard: {share: 1.5}", "mass_refusal_guard.share", "above 0 and at most 1"),
-        ("mass_refusal_guard: {share: '0.9'}", "mass_refusal_guard.share", "expected a number between 0 and 1"),
+        (
+            "mass_refusal_guard: {share: '0.9'}",
+            "mass_refusal_guard.share",
+            "expected a number between 0 and 1",
+        ),
         ("mass_refusal_guard: {distinct: 10001}", "mass_refusal_guard.distinct", "out of bounds"),
         ("generation: \"a\\nb\"", "generation", "no control characters"),
     ] {
@@ -178,7 +213,11 @@ fn the_rest_of_the_memory_on_an_upstream() {
 #[test]
 fn pools_tls_and_time_outs() {
     good(&up("pool: {max_queue: 0, queue_timeout_ms: 0, idle_connection_ms: 0}"));
-    refused(&up("pool: {max_in_flight: 0}"), "upstreams[0].pool.max_in_flight", "write a number from 1 to 100000");
+    refused(
+        &up("pool: {max_in_flight: 0}"),
+        "upstreams[0].pool.max_in_flight",
+        "write a number from 1 to 100000",
+    );
     refused(&up("timeout_ms: 0"), "upstreams[0].timeout_ms", "out of bounds");
     refused(&up("stream_max_ms: 0"), "upstreams[0].stream_max_ms", "out of bounds");
     warned(&up("tls: {ca: x}"), "upstreams[0].tls", "no `base_url` is https");
@@ -190,7 +229,8 @@ fn pools_tls_and_time_outs() {
 
 #[test]
 fn an_unknown_adapter_is_one_problem() {
-    let text = "upstreams: [{name: a, adapter: opneai, base_url: http://h, strict_paths: true, sync_paths: [/x]}]";
+    let text =
+        "upstreams: [{name: a, adapter: opneai, base_url: http://h, strict_paths: true, sync_paths: [/x]}]";
     refused(text, "upstreams[0].adapter", "did you mean `openai`?");
     assert_eq!(problems("upstreams: [{name: a, adapter: x, base_url: h, mount: y}]").len(), 3);
 }

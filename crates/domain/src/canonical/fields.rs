@@ -155,7 +155,10 @@ mod tests {
     #[test]
     fn the_boundary_is_keyed_unless_the_body_was_read_as_a_form() {
         assert_eq!(content_type(b"multipart/form-data; boundary=\"bb bb\"", true), b"multipart/form-data");
-        assert_eq!(content_type(b"multipart/form-data; boundary=aa", false), b"multipart/form-data;boundary=aa");
+        assert_eq!(
+            content_type(b"multipart/form-data; boundary=aa", false),
+            b"multipart/form-data;boundary=aa"
+        );
     }
 
     #[test]

@@ -67,7 +67,12 @@ impl Gathering {
     ///
     /// # Errors
     /// When the disk does not take it.
-    pub(crate) async fn push(&mut self, chunk: Bytes, dir: Option<&Path>, metrics: &Metrics) -> io::Result<()> {
+    pub(crate) async fn push(
+        &mut self,
+        chunk: Bytes,
+        dir: Option<&Path>,
+        metrics: &Metrics,
+    ) -> io::Result<()> {
         if self.spill.is_none() {
             if self.reservation.grow(chunk.len() as u64) {
                 if chunk.len() < SMALL_CHUNK {

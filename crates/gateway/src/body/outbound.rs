@@ -85,7 +85,8 @@ impl Outbound {
 
     /// A client's body, passed on as it comes: at most `limit` bytes, never silent for longer than `idle`.
     pub(crate) fn client(body: Incoming, limit: u64, idle: Duration) -> Self {
-        let source = Source::Client(ClientBody { body, left: limit, idle, sleep: None, quiet_since: Instant::now() });
+        let source =
+            Source::Client(ClientBody { body, left: limit, idle, sleep: None, quiet_since: Instant::now() });
         Self { source, progress: Progress::new() }
     }
 
@@ -168,7 +169,9 @@ impl ClientBody {
                     self.left = left;
                     return Poll::Ready(Some(Ok(data)));
                 }
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(BodyFault(body_fault(&error))))),
+                Poll::Ready(Some(Err(error))) => {
+                    return Poll::Ready(Some(Err(BodyFault(body_fault(&error)))));
+                }
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Pending => {}
             }

@@ -140,9 +140,12 @@ mod tests {
     #[test]
     fn what_connection_names_goes_with_it_but_not_the_body_s_description() {
         let mut headers = HeaderMap::new();
-        for (name, value) in
-            [("connection", "close, X-Secret ,content-type"), ("x-secret", "1"), ("content-type", "a/b"), ("te", "trailers")]
-        {
+        for (name, value) in [
+            ("connection", "close, X-Secret ,content-type"),
+            ("x-secret", "1"),
+            ("content-type", "a/b"),
+            ("te", "trailers"),
+        ] {
             headers.insert(name, HeaderValue::from_static(value));
         }
         strip_hop_by_hop(&mut headers);

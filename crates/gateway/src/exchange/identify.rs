@@ -42,11 +42,21 @@ impl Tenants {
         let mut all: Vec<_> = identity
             .tenants
             .into_iter()
-            .map(|t| Tenant { metrics: metrics.tenant(t.id.as_str()), id: t.id, rights: t.routes, key: t.key })
+            .map(|t| Tenant {
+                metrics: metrics.tenant(t.id.as_str()),
+                id: t.id,
+                rights: t.routes,
+                key: t.key,
+            })
             .collect();
         if anonymous {
             let id = TenantId::anonymous();
-            all.push(Tenant { metrics: metrics.tenant(id.as_str()), id, rights: RouteRights::All, key: None });
+            all.push(Tenant {
+                metrics: metrics.tenant(id.as_str()),
+                id,
+                rights: RouteRights::All,
+                key: None,
+            });
         }
         let by_key: HashMap<_, _> = all.iter().enumerate().filter_map(|(i, t)| Some((t.key?, i))).collect();
         let by_id = all.iter().enumerate().map(|(i, t)| (t.id.clone(), i)).collect();
@@ -93,7 +103,11 @@ pub(super) fn tenant(gateway: &Shared, headers: &HeaderMap) -> Result<usize, Rej
     }
 }
 
-fn named_tenant(tenants: &Tenants, headers: &HeaderMap, name: &HeaderName) -> Result<Option<usize>, Rejection> {
+fn named_tenant(
+    tenants: &Tenants,
+    headers: &HeaderMap,
+    name: &HeaderName,
+) -> Result<Option<usize>, Rejection> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let id = value.to_str().ok().and_then(|text| TenantId::new(text).ok());

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::request::Parts;
 use http::header;
+use http::request::Parts;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use nevertwice_domain::canonical::fields::MediaType;
@@ -87,7 +87,12 @@ async fn read_all(
         let frame = tokio::time::timeout(limits.body_idle_timeout, body.frame()).await;
         record.read_wait += waiting.elapsed();
         let frame = match frame {
-            Err(_) => return Err(Rejection::with(OwnCode::BodyTimeout, "no byte of the body arrived for too long")),
+            Err(_) => {
+                return Err(Rejection::with(
+                    OwnCode::BodyTimeout,
+                    "no byte of the body arrived for too long",
+                ));
+            }
             Ok(None) => return Ok(()),
             Ok(Some(Err(error))) => return Err(body_fault(&error).into()),
             Ok(Some(Ok(frame))) => frame,
@@ -98,7 +103,10 @@ async fn read_all(
             return Err(OwnCode::BodyTooLarge.into());
         }
         if too_slow(began.elapsed(), reading.length, limits.body_idle_timeout, limits.body_min_rate) {
-            return Err(Rejection::with(OwnCode::BodyTimeout, "the body arrives more slowly than the gateway allows"));
+            return Err(Rejection::with(
+                OwnCode::BodyTimeout,
+                "the body arrives more slowly than the gateway allows",
+            ));
         }
         reading.push(chunk, gateway).await?;
     }

@@ -61,7 +61,8 @@ pub(super) async fn judge(
     let (Some(_), Some(memory), Some(rules)) = (&call.asked, &gateway.memory, rules) else {
         return Ok(Answer { head, body: AnswerBody::Live(body), meaning: Meaning::Nothing, at });
     };
-    let refusal = profile::may_be_verdict(&memory.statuses, rules.honor_cache_control, head.status, &head.headers);
+    let refusal =
+        profile::may_be_verdict(&memory.statuses, rules.honor_cache_control, head.status, &head.headers);
     let refusal = match refusal {
         None if head.status.is_success() => Err(Meaning::Accepted),
         None => Err(Meaning::Nothing),

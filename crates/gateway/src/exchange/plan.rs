@@ -37,7 +37,10 @@ pub(super) fn route(gateway: &Shared, tenant: usize, head: &Parts) -> Result<Pla
         return Err(OwnCode::NoRoute.into());
     }
     if path.split('/').any(is_dot_segment) {
-        return Err(Rejection::with(OwnCode::BadRequest, "the path has a dot segment, which could lead out of its route"));
+        return Err(Rejection::with(
+            OwnCode::BadRequest,
+            "the path has a dot segment, which could lead out of its route",
+        ));
     }
     let upstream = gateway.upstreams.iter().find(|u| under(path, &u.config.mount)).ok_or(OwnCode::NoRoute)?;
     let caller = gateway.tenants.get(tenant);

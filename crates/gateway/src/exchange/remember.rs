@@ -48,7 +48,15 @@ pub(super) async fn remember(
             Landing::NoVerdict
         }
         (Meaning::Verdict(verdict), CallBody::Document(document)) => {
-            let refused = Refused { gateway, memory, guard, asked: &asked, tenant: plan.tenant, upstream: upstream.name(), verdict };
+            let refused = Refused {
+                gateway,
+                memory,
+                guard,
+                asked: &asked,
+                tenant: plan.tenant,
+                upstream: upstream.name(),
+                verdict,
+            };
             match refused.record(document, &answer, record, deadline).await {
                 Ok(entry) => Landing::Verdict(entry),
                 Err(reason) => {

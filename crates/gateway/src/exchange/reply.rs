@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, Version, header};
 use nevertwice_domain::entry::Entry;
-use nevertwice_domain::outcome::{OwnCode, Outcome};
+use nevertwice_domain::outcome::{Outcome, OwnCode};
 
 pub(crate) use stream::Reply;
 

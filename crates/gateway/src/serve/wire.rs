@@ -190,7 +190,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     }
 
     fn poll_refusal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(Check { refusal: Some((answer, at)), .. }) = &mut self.check else { return Poll::Ready(Ok(())) };
+        let Some(Check { refusal: Some((answer, at)), .. }) = &mut self.check else {
+            return Poll::Ready(Ok(()));
+        };
         while *at < answer.len() {
             let n = ready!(Pin::new(&mut self.stream).poll_write(cx, &answer[*at..]))?;
             if n == 0 {

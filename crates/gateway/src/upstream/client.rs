@@ -176,7 +176,12 @@ impl Replica {
         } else {
             PathAndQuery::from_maybe_shared(format!("{}{path}", self.prefix)).ok()?
         };
-        Uri::builder().scheme(self.scheme.clone()).authority(self.authority.clone()).path_and_query(path).build().ok()
+        Uri::builder()
+            .scheme(self.scheme.clone())
+            .authority(self.authority.clone())
+            .path_and_query(path)
+            .build()
+            .ok()
     }
 }
 
@@ -191,7 +196,9 @@ fn check_head(answer: &Response<Incoming>) -> Result<(), CallError> {
     let codings: Vec<_> = headers.get_all(header::TRANSFER_ENCODING).iter().collect();
     match codings.as_slice() {
         [] => {}
-        [one] if one.as_bytes().eq_ignore_ascii_case(b"chunked") && !headers.contains_key(header::CONTENT_LENGTH) => {}
+        [one]
+            if one.as_bytes().eq_ignore_ascii_case(b"chunked")
+                && !headers.contains_key(header::CONTENT_LENGTH) => {}
         _ => return malformed("framing"),
     }
     if headers.get_all(header::CONTENT_LENGTH).iter().count() > 1 {

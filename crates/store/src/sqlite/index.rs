@@ -142,7 +142,8 @@ impl Index {
 
     /// Puts in a row that was read at start.
     pub(super) fn load(&self, row: Row) {
-        self.write(&row.head.fingerprint.clone()).rows.insert(row.head.fingerprint, row);
+        let key = row.head.fingerprint;
+        self.write(&key).rows.insert(key, row);
     }
 
     /// The fence for an attempt that begins now.

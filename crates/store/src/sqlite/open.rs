@@ -299,6 +299,7 @@ fn connect(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
     connection.set_prepared_statement_cache_capacity(64);
     connection.pragma_update(None, "cell_size_check", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
+    connection.pragma_update(None, "temp_store", "memory")?;
     Ok(connection)
 }
 

@@ -10,7 +10,7 @@ use nevertwice_domain::entry::{Candidate, Entry, Selector, Tally};
 use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
 use nevertwice_domain::strike::StrikeOutcome;
 use nevertwice_domain::tenant::UpstreamName;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Params, params};
 
 use super::index::{Change, Index};
 use super::schema::{
@@ -38,7 +38,7 @@ struct Outline {
     fingerprint: Fingerprint,
     document: DocumentDigest,
     upstream: String,
-    status: u16,
+    status: i64,
     first_refused_at: Millis,
     expires_at: Millis,
 }
@@ -139,8 +139,8 @@ impl Operations<'_> {
         let excess = self.totals.strikes.saturating_sub(bound);
         if excess > 0 {
             self.remove_strikes(
-                "SELECT fingerprint FROM strikes ORDER BY turn LIMIT ?",
-                &[excess.cast_signed()],
+                "SELECT turn, fingerprint FROM strikes ORDER BY turn LIMIT ?",
+                [excess.cast_signed()],
             )?;
         }
         Ok(())
@@ -158,18 +158,14 @@ impl Operations<'_> {
         Ok(())
     }
 
-    fn remove_strikes(&mut self, select: &str, parameters: &[i64]) -> rusqlite::Result<()> {
-        let keys = self
-            .connection
-            .prepare_cached(select)?
-            .query_map(rusqlite::params_from_iter(parameters), |row| row.get(0).map(Fingerprint::from_bytes))?
-            .collect::<rusqlite::Result<Vec<_>>>()?;
-        keys.iter().try_for_each(|key| self.remove_strike(key))
+    fn remove_strikes(&mut self, sql: &str, parameters: impl Params) -> rusqlite::Result<()> {
+        self.keys(sql, parameters)?.iter().try_for_each(|(_, key)| self.remove_strike(key))
     }
 
     fn put_entry(&mut self, entry: &Arc<Entry>, carried: Option<Tally>) -> rusqlite::Result<()> {
-        if let Some(old) = self.outlines("fingerprint = ?", &[entry.fingerprint.as_bytes()])?.first() {
-            self.delete(old.sequence)?;
+        let old = "SELECT sequence, fingerprint FROM entries WHERE fingerprint = ?";
+        for (sequence, _) in self.keys(old, [entry.fingerprint.as_bytes()])? {
+            self.delete(sequence)?;
         }
         self.totals.last_sequence += 1;
         self.totals.entries += 1;
@@ -184,26 +180,31 @@ impl Operations<'_> {
 
     /// Those that have expired go first, then the oldest.
     fn bound_entries(&mut self, bound: u64, now: Millis) -> rusqlite::Result<()> {
-        if self.totals.entries > bound {
-            self.remove_excess("WHERE expires_at <= ?2 ORDER BY expires_at, sequence", bound, now, false)?;
+        let excess = self.totals.entries.saturating_sub(bound).cast_signed();
+        if excess == 0 {
+            return Ok(());
         }
-        if self.totals.entries > bound {
-            self.remove_excess("WHERE ?2 = ?2 ORDER BY sequence", bound, now, true)?;
+        let expired = "SELECT sequence, fingerprint FROM entries WHERE expires_at <= ? \
+             ORDER BY expires_at, sequence LIMIT ?";
+        for (sequence, fingerprint) in self.keys(expired, [now.0, excess])? {
+            self.remove(sequence, fingerprint, false)?;
+        }
+        let excess = self.totals.entries.saturating_sub(bound).cast_signed();
+        let oldest = "SELECT sequence, fingerprint FROM entries ORDER BY sequence LIMIT ?";
+        for (sequence, fingerprint) in self.keys(oldest, [excess])? {
+            self.remove(sequence, fingerprint, true)?;
         }
         Ok(())
     }
 
-    fn remove_excess(&mut self, order: &str, bound: u64, now: Millis, evicted: bool) -> rusqlite::Result<()> {
-        let excess = self.totals.entries.saturating_sub(bound);
-        let gone = self
-            .connection
-            .prepare_cached(&format!("SELECT sequence, fingerprint FROM entries {order} LIMIT ?1"))?
-            .query_map(params![excess.cast_signed(), now.0], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)))?
-            .collect::<rusqlite::Result<Vec<_>>>()?;
-        for (sequence, fingerprint) in gone {
-            self.remove(sequence.cast_unsigned(), Fingerprint::from_bytes(fingerprint), evicted)?;
-        }
-        Ok(())
+    /// The sequences and fingerprints that a query finds.
+    fn keys(&self, sql: &str, parameters: impl Params) -> rusqlite::Result<Vec<(u64, Fingerprint)>> {
+        self.connection
+            .prepare_cached(sql)?
+            .query_map(parameters, |row| {
+                Ok((row.get::<_, i64>(0)?.cast_unsigned(), Fingerprint::from_bytes(row.get(1)?)))
+            })?
+            .collect()
     }
 
     fn delete(&mut self, sequence: u64) -> rusqlite::Result<()> {
@@ -274,7 +275,8 @@ impl Operations<'_> {
         let mut forgotten = 0;
         for o in candidates {
             let Ok(upstream) = UpstreamName::new(&o.upstream) else { continue };
-            if which.matches(&o.fingerprint, &o.document, &upstream, o.status, o.first_refused_at) {
+            let status = u16::try_from(o.status).unwrap_or_default();
+            if which.matches(&o.fingerprint, &o.document, &upstream, status, o.first_refused_at) {
                 forgotten += u64::from(now < o.expires_at);
                 self.remove(o.sequence, o.fingerprint, false)?;
             }
@@ -299,16 +301,10 @@ impl Operations<'_> {
         since: Millis,
         now: Millis,
     ) -> rusqlite::Result<u64> {
-        let found = self
-            .connection
-            .prepare_cached(
-                "SELECT sequence, fingerprint FROM entries WHERE upstream = ? AND recorded_at >= ? AND expires_at > ?",
-            )?
-            .query_map(params![upstream.as_str(), since.0, now.0], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)))?
-            .collect::<rusqlite::Result<Vec<_>>>()?;
+        let sql = "SELECT sequence, fingerprint FROM entries \
+             WHERE upstream = ? AND recorded_at >= ? AND expires_at > ?";
         let mut marked = 0;
-        for (sequence, fingerprint) in found {
-            let (sequence, fingerprint) = (sequence.cast_unsigned(), Fingerprint::from_bytes(fingerprint));
+        for (sequence, fingerprint) in self.keys(sql, params![upstream.as_str(), since.0, now.0])? {
             let stored = self.tally(sequence)?;
             if stored.as_ref().is_some_and(|tally| tally.suspect) {
                 continue;
@@ -325,23 +321,16 @@ impl Operations<'_> {
     /// Removes some of what is over for good.
     pub(super) fn sweep(&mut self, now: Millis) -> rusqlite::Result<()> {
         let over = |kept_ms: u64| now.0.saturating_sub(kept_ms.cast_signed());
-        let gone = self
-            .connection
-            .prepare_cached(
-                "SELECT sequence, fingerprint FROM entries WHERE expires_at <= ? ORDER BY expires_at LIMIT ?",
-            )?
-            .query_map(params![over(REMNANT_MS), SWEEP_ROWS.cast_signed()], |row| {
-                Ok((row.get::<_, i64>(0)?, row.get(1)?))
-            })?
-            .collect::<rusqlite::Result<Vec<_>>>()?;
-        for (sequence, fingerprint) in gone {
-            self.remove(sequence.cast_unsigned(), Fingerprint::from_bytes(fingerprint), false)?;
+        let gone =
+            "SELECT sequence, fingerprint FROM entries WHERE expires_at <= ? ORDER BY expires_at LIMIT ?";
+        for (sequence, fingerprint) in self.keys(gone, [over(REMNANT_MS), SWEEP_ROWS.cast_signed()])? {
+            self.remove(sequence, fingerprint, false)?;
         }
         // The order of change is the order of the latest strikes, so that the first rows are the candidates.
         self.remove_strikes(
-            "SELECT fingerprint FROM (SELECT fingerprint, last_at FROM strikes ORDER BY turn LIMIT ?1) \
-             WHERE last_at <= ?2",
-            &[SWEEP_ROWS.cast_signed(), over(STRIKE_MS)],
+            "SELECT turn, fingerprint FROM (SELECT turn, fingerprint, last_at FROM strikes ORDER BY turn LIMIT ?) \
+             WHERE last_at <= ?",
+            [SWEEP_ROWS.cast_signed(), over(STRIKE_MS)],
         )
     }
 

@@ -2,7 +2,8 @@
 //!
 //! SQLite reads its log up to the first frame whose checksum is wrong and takes that for the end: right after a crash, when
 //! the last commit may be torn, and wrong when the disk damaged an earlier one, since all commits after it would vanish
-//! without a word. The difference can be told: behind a torn commit nothing was ever begun.
+//! without a word. The difference can be told, except for the very last commits: behind a torn commit nothing was ever
+//! begun.
 //!
 //! The format is described in <https://sqlite.org/fileformat2.html#walformat>.
 

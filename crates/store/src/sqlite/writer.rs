@@ -69,6 +69,8 @@ pub(super) struct Writer {
     pub(super) index: Arc<Index>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) totals: Totals,
+    /// Whether the latest commit failed: a full disk is one line in the log, not one per request.
+    pub(super) failing: bool,
     pub(super) queued_bytes: Arc<AtomicUsize>,
     pub(super) reader: Reader,
     pub(super) reader_thread: JoinHandle<()>,
@@ -103,8 +105,7 @@ impl Writer {
                 last_housekeeping = Instant::now();
             }
             if housekeeping || !group.is_empty() {
-                log_grew |= !group.is_empty();
-                self.commit(group, &mut fences, housekeeping);
+                log_grew |= self.commit(group, &mut fences, housekeeping);
             }
             if let Some(answer) = closing {
                 let finished = self.finish();
@@ -115,29 +116,37 @@ impl Writer {
         }
     }
 
-    /// Does all of the group, or nothing of it, and answers.
-    fn commit(&mut self, group: Vec<Request>, fences: &mut FenceLog, housekeeping: bool) {
+    /// Does all of the group, or nothing of it, and answers. Returns whether it wrote anything.
+    fn commit(&mut self, group: Vec<Request>, fences: &mut FenceLog, housekeeping: bool) -> bool {
         let bytes = group.iter().map(|request| request.work.weight()).sum();
         self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
         let (totals, fence) = (self.totals.clone(), fences.now());
         let counts = if housekeeping { self.index.take_dirty() } else { Vec::new() };
         match self.transact(&group, &counts, fences, housekeeping) {
             Ok((outcomes, changes)) => {
+                if std::mem::take(&mut self.failing) {
+                    tracing::info!("the refusal store can be written again");
+                }
+                let wrote = !(group.is_empty() && counts.is_empty() && changes.is_empty());
                 self.index.apply(changes);
                 for (request, outcome) in group.into_iter().zip(outcomes) {
                     // An error says that nobody waits any more; what was asked for is done all the same.
                     let _ = request.answer.send(Ok(outcome));
                 }
+                wrote
             }
             Err(error) => {
                 let error = StoreError::from(error);
-                tracing::warn!(%error, operations = group.len(), "nothing was written");
+                if !std::mem::replace(&mut self.failing, true) {
+                    tracing::warn!(%error, "the refusal store cannot be written: nothing is recorded until it can");
+                }
                 self.totals = totals;
                 fences.roll_back(fence);
                 self.index.put_back_dirty(counts.into_iter().map(|(key, _)| key));
                 for request in group {
                     let _ = request.answer.send(Err(error.again()));
                 }
+                false
             }
         }
     }

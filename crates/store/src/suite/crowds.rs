@@ -106,3 +106,18 @@ pub(super) async fn one_of_many_writers_wins(bench: &Bench) {
     assert!(seen.iter().all(|entry| *entry == winners[0]));
     assert_eq!(bench.recall(1).await.as_ref(), winners.first());
 }
+
+pub(super) async fn a_forget_beats_every_older_attempt(bench: &Bench) {
+    for n in 0..100 {
+        let key = samples::fingerprint(n);
+        let fence = bench.fence().await;
+        let (record, forget) = (Arc::clone(&bench.store), Arc::clone(&bench.store));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { record.record(samples::candidate(n), fence).await.map(|_| ()) });
+        tasks.spawn(async move { forget.forget(&Selector::key(key)).await.map(|_| ()) });
+        while let Some(done) = tasks.join_next().await {
+            done.expect("no task fails").expect("record and forget");
+        }
+        assert!(bench.recall(n).await.is_none(), "whichever came first");
+    }
+}

@@ -1,0 +1,109 @@
+//! How the API says no: RFC 9457 problem documents with a closed list of codes.
+
+use axum::response::{IntoResponse, Response};
+use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderValue, StatusCode};
+use nevertwice_store::{StoreError, StoreErrorKind};
+use serde_json::json;
+
+/// Why a request was not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    BadRequest,
+    Unauthenticated,
+    ForbiddenOrigin,
+    NoPath,
+    NoRefusal,
+    NoUpstream,
+    MethodNotAllowed,
+    MemoryOff,
+    BodyTooLarge,
+    TooManyFailures,
+    Starting,
+    StoreFailed,
+    TimedOut,
+}
+
+impl Code {
+    /// Status, code and title; the only place that says them.
+    fn facts(self) -> (StatusCode, &'static str, &'static str) {
+        match self {
+            Self::BadRequest => (StatusCode::BAD_REQUEST, "BAD_REQUEST", "the request is not understood"),
+            Self::Unauthenticated => (StatusCode::UNAUTHORIZED, "UNAUTHENTICATED", "a valid token is needed"),
+            Self::ForbiddenOrigin => {
+                (StatusCode::FORBIDDEN, "FORBIDDEN_ORIGIN", "not open to web pages and foreign names")
+            }
+            Self::NoPath => (StatusCode::NOT_FOUND, "NO_PATH", "there is nothing at this path"),
+            Self::NoRefusal => (StatusCode::NOT_FOUND, "NO_REFUSAL", "no such refusal is remembered"),
+            Self::NoUpstream => (StatusCode::NOT_FOUND, "NO_UPSTREAM", "there is no such upstream"),
+            Self::MethodNotAllowed => {
+                (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", "the path does not know this method")
+            }
+            Self::MemoryOff => (StatusCode::CONFLICT, "MEMORY_OFF", "the refusal memory is off"),
+            Self::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", "the body is too large"),
+            Self::TooManyFailures => {
+                (StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_FAILURES", "too many failed attempts to log in")
+            }
+            Self::Starting => (StatusCode::SERVICE_UNAVAILABLE, "STARTING", "the gateway is starting"),
+            Self::StoreFailed => (StatusCode::SERVICE_UNAVAILABLE, "STORE_FAILED", "the store failed"),
+            Self::TimedOut => (StatusCode::SERVICE_UNAVAILABLE, "TIMED_OUT", "the request took too long"),
+        }
+    }
+
+    /// The status it is told with.
+    pub(crate) fn status(self) -> StatusCode {
+        self.facts().0
+    }
+}
+
+/// A refusal of the API itself, for people (`detail`) and programs (`code`).
+#[derive(Debug)]
+pub(crate) struct Problem {
+    pub(crate) code: Code,
+    detail: String,
+}
+
+impl Problem {
+    pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self { code, detail: detail.into() }
+    }
+
+    /// Something in the request is wrong.
+    pub(crate) fn bad(detail: impl Into<String>) -> Self {
+        Self::new(Code::BadRequest, detail)
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        tracing::warn!(%error, "the store failed an operator's request");
+        let hint = if error.kind == StoreErrorKind::Closed { "the gateway is stopping" } else { "try again" };
+        Self::new(Code::StoreFailed, format!("{error}; {hint}"))
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let (status, code, title) = self.code.facts();
+        let body = json!({
+            "type": format!("urn:nevertwice:admin:{code}"),
+            "title": title,
+            "status": status.as_u16(),
+            "code": code,
+            "detail": self.detail,
+        });
+        let mut response = (status, body.to_string()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        match self.code {
+            Code::Unauthenticated => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            Code::TooManyFailures | Code::Starting => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            _ => {}
+        }
+        response
+    }
+}

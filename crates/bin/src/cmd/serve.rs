@@ -1,0 +1,148 @@
+//! `nevertwice serve`: runs the gateway until it is told to stop.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use nevertwice_admin::AdminServer;
+use nevertwice_config::checked::{Checked, StoreConfig};
+use nevertwice_config::secret::Process;
+use nevertwice_domain::clock::{Clock, SystemClock};
+use nevertwice_gateway::{Foundations, Gateway};
+use nevertwice_store::RefusalStore;
+use nevertwice_store::sqlite::{SqliteOptions, SqliteStore};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::cmd::check::{report_problems, report_warnings};
+use crate::cmd::version;
+use crate::exit::{Exit, Failure};
+
+/// What to serve.
+#[derive(Args, Debug)]
+pub struct Serve {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", required_unless_present = "upstream", conflicts_with = "upstream")]
+    config: Option<PathBuf>,
+    /// Serve this upstream without a file: embedded store in ./nevertwice-data, memory on for every POST, PUT and PATCH,
+    /// mounted at /
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// Where tenants connect, with --upstream
+    #[arg(long, value_name = "ADDR", default_value_t = nevertwice_config::DEFAULT_LISTEN, requires = "upstream")]
+    listen: SocketAddr,
+    /// Write the audit to this file, with --upstream
+    #[arg(long, value_name = "FILE", requires = "upstream")]
+    audit: Option<PathBuf>,
+    /// Worker threads; 0 = one per core
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub threads: usize,
+}
+
+impl Serve {
+    fn config(&self) -> Result<Checked, Failure> {
+        match (&self.config, &self.upstream) {
+            (Some(path), _) => {
+                let loaded = nevertwice_config::read(path, &Process).map_err(|p| report_problems(&p))?;
+                report_warnings(&loaded.warnings);
+                Ok(loaded.checked)
+            }
+            (None, Some(url)) => nevertwice_config::for_upstream(url, self.listen, self.audit.as_deref())
+                .map_err(|p| report_problems(&p)),
+            (None, None) => Err(Failure::input("either --config or --upstream is needed")),
+        }
+    }
+}
+
+/// Serves until a signal ends it.
+pub async fn run(serve: &Serve) -> Result<Exit, Failure> {
+    let running = Running::start(serve.config()?).await?;
+    running.until_signal().await
+}
+
+/// A gateway with its store and its admin listener.
+pub struct Running {
+    /// The gateway.
+    pub gateway: Gateway,
+    admin: Option<AdminServer>,
+    ready: watch::Sender<Option<Gateway>>,
+}
+
+impl Running {
+    /// Opens the store, then the admin listener, then the gateway.
+    pub async fn start(mut config: Checked) -> Result<Self, Failure> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let version = version::of_this_process(&config.digest, clock.now());
+        let (ready, seen) = watch::channel(None);
+        let admin = match config.admin.take() {
+            None => None,
+            Some(admin) => {
+                let listen = admin.listen;
+                let server = nevertwice_admin::start(admin, version, seen).await;
+                Some(server.with_context(|| format!("cannot listen on the admin address {listen}"))?)
+            }
+        };
+        let store = match &config.memory {
+            None => None,
+            Some(_) => Some(open_store(config.store.clone(), Arc::clone(&clock)).await?),
+        };
+        let gateway =
+            Gateway::start(config, Foundations { store, clock }).await.map_err(anyhow::Error::new)?;
+        for addr in gateway.addresses() {
+            tracing::info!(%addr, "listening");
+        }
+        ready.send_replace(Some(gateway.clone()));
+        Ok(Self { gateway, admin, ready })
+    }
+
+    /// The admin listener's address.
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(AdminServer::addr)
+    }
+
+    /// Waits for SIGTERM or SIGINT, then drains; a second one cuts at once.
+    pub async fn until_signal(self) -> Result<Exit, Failure> {
+        let mut term = signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for SIGINT")?;
+        let mut user1 = signal(SignalKind::user_defined1()).context("cannot watch for SIGUSR1")?;
+        loop {
+            tokio::select! {
+                _ = term.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = user1.recv() => self.gateway.reopen_audit(),
+            }
+        }
+        tracing::info!("draining: no new work, what is under way may finish; a second signal ends at once");
+        let drain = self.gateway.drain();
+        let mut drain = std::pin::pin!(drain);
+        tokio::select! {
+            () = drain.as_mut() => {}
+            _ = async { tokio::select! { _ = term.recv() => (), _ = interrupt.recv() => () } } => {
+                tracing::warn!("cut by a second signal");
+                self.gateway.cut();
+                drain.await;
+            }
+        }
+        self.stop_admin().await;
+        tracing::info!("stopped");
+        Ok(Exit::Done)
+    }
+
+    async fn stop_admin(self) {
+        drop(self.ready);
+        if let Some(admin) = self.admin {
+            let _ = tokio::time::timeout(Duration::from_secs(1), admin.stop()).await;
+        }
+    }
+}
+
+async fn open_store(config: StoreConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn RefusalStore>, Failure> {
+    let StoreConfig::Embedded { path } = config;
+    let opening =
+        tokio::task::spawn_blocking(move || SqliteStore::open(&path, clock, SqliteOptions::default()));
+    let store = opening.await.context("opening the store failed")?.map_err(anyhow::Error::new)?;
+    Ok(Arc::new(store))
+}
