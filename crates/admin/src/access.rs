@@ -33,6 +33,8 @@ pub(crate) enum Who {
     Token,
     /// That it is on this machine.
     Loopback,
+    /// Nothing: probes and scrapers.
+    Anyone,
 }
 
 impl Who {
@@ -40,6 +42,7 @@ impl Who {
         match self {
             Self::Token => "token",
             Self::Loopback => "loopback",
+            Self::Anyone => "anyone",
         }
     }
 }
@@ -54,18 +57,22 @@ impl Access {
         match &self.token {
             None => self.admit_local(head),
             Some(token) if head.uri.path().starts_with("/admin") => self.admit_bearer(token, &head.headers),
-            Some(_) => Ok(Who::Loopback),
+            Some(_) => Ok(Who::Anyone),
         }
     }
 
     fn admit_local(&self, head: &Parts) -> Result<Who, Problem> {
         if head.headers.contains_key(ORIGIN) {
-            return Err(Problem::new(Code::ForbiddenOrigin, "requests of web pages (with `Origin`) are refused"));
+            return Err(Problem::new(
+                Code::ForbiddenOrigin,
+                "requests of web pages (with `Origin`) are refused",
+            ));
         }
         if self.is_addressed(head) {
             return Ok(Who::Loopback);
         }
-        let detail = "without a token, `Host` has to be localhost or the address that the admin API listens on";
+        let detail =
+            "without a token, `Host` has to be localhost or the address that the admin API listens on";
         Err(Problem::new(Code::ForbiddenOrigin, detail))
     }
 
@@ -160,11 +167,29 @@ mod tests {
 
     #[test]
     fn without_a_token_only_names_of_this_machine_are_served() {
-        let served = |uri: &str, headers: &[(&str, &[u8])]| open().admit(&head(Version::HTTP_11, uri, headers)).is_ok();
-        for host in ["localhost", "LocalHost:9090", "127.0.0.1:9090", "127.0.0.5", "[::1]:9090", "[::ffff:127.0.0.1]:1"] {
+        let served = |uri: &str, headers: &[(&str, &[u8])]| {
+            open().admit(&head(Version::HTTP_11, uri, headers)).is_ok()
+        };
+        for host in [
+            "localhost",
+            "LocalHost:9090",
+            "127.0.0.1:9090",
+            "127.0.0.5",
+            "[::1]:9090",
+            "[::ffff:127.0.0.1]:1",
+        ] {
             assert!(served("/readyz", &[("host", host.as_bytes())]), "{host}");
         }
-        for host in ["evil.test", "localhost.evil.test", "10.0.0.1", "127.0.0.1.nip.io:9090", "x@localhost", "", "a b", "[::2]"] {
+        for host in [
+            "evil.test",
+            "localhost.evil.test",
+            "10.0.0.1",
+            "127.0.0.1.nip.io:9090",
+            "x@localhost",
+            "",
+            "a b",
+            "[::2]",
+        ] {
             assert!(!served("/readyz", &[("host", host.as_bytes())]), "{host}");
         }
         assert!(!served("/readyz", &[]), "HTTP/1.1 has a host");

@@ -22,6 +22,7 @@ use nevertwice_store::RefusalStore;
 use secrecy::ExposeSecret;
 use serde::Serialize;
 use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
 
 pub use crate::listener::AdminServer;
 
@@ -66,8 +67,10 @@ pub async fn start(
         Some(token) => Some(KeyHash::of(token.expose_secret())),
     };
     let socket = listener::bind(admin.listen)?;
-    let state = Arc::new(Shared { version, access: Access::new(token, socket.local_addr()?.ip()), gateway });
-    AdminServer::start(socket, api::router(state))
+    let access = Access::new(token, socket.local_addr()?.ip());
+    let tasks = TaskTracker::new();
+    let state = Arc::new(Shared { version, access, gateway, tasks: tasks.clone() });
+    AdminServer::start(socket, api::router(state), tasks)
 }
 
 /// What every request of the API needs.
@@ -75,6 +78,8 @@ pub(crate) struct Shared {
     version: Version,
     access: Access,
     gateway: watch::Receiver<Option<Gateway>>,
+    /// What goes on although the caller has left; the server waits for it when it stops.
+    tasks: TaskTracker,
 }
 
 impl Shared {

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -31,7 +33,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 const HEAD_MAX_BYTES: usize = 64 * 1024;
 
 pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if addr.is_ipv4() { tokio::net::TcpSocket::new_v4() } else { tokio::net::TcpSocket::new_v6() }?;
+    let socket =
+        if addr.is_ipv4() { tokio::net::TcpSocket::new_v4() } else { tokio::net::TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;
     socket.bind(addr)?;
     socket.listen(128)
@@ -42,14 +45,15 @@ pub(crate) fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
 pub struct AdminServer {
     addr: SocketAddr,
     stop: CancellationToken,
-    connections: TaskTracker,
+    tasks: TaskTracker,
 }
 
 impl AdminServer {
-    pub(crate) fn start(socket: TcpListener, router: Router) -> io::Result<Self> {
+    /// `tasks` is what the server waits for when it stops.
+    pub(crate) fn start(socket: TcpListener, router: Router, tasks: TaskTracker) -> io::Result<Self> {
         let addr = socket.local_addr()?;
-        let server = Self { addr, stop: CancellationToken::new(), connections: TaskTracker::new() };
-        server.connections.spawn(accept(socket, router, server.stop.clone(), server.connections.clone()));
+        let server = Self { addr, stop: CancellationToken::new(), tasks };
+        server.tasks.spawn(accept(socket, router, server.stop.clone(), server.tasks.clone()));
         tracing::info!(%addr, "admin API listening");
         Ok(server)
     }
@@ -63,8 +67,8 @@ impl AdminServer {
     /// Takes no more connections and lets open ones finish their request, for at most two seconds.
     pub async fn stop(self) {
         self.stop.cancel();
-        self.connections.close();
-        let _ = tokio::time::timeout(STOP_TIMEOUT + Duration::from_secs(1), self.connections.wait()).await;
+        self.tasks.close();
+        let _ = tokio::time::timeout(STOP_TIMEOUT + Duration::from_secs(1), self.tasks.wait()).await;
     }
 }
 
@@ -75,7 +79,7 @@ impl Drop for AdminServer {
     }
 }
 
-async fn accept(socket: TcpListener, router: Router, stop: CancellationToken, connections: TaskTracker) {
+async fn accept(socket: TcpListener, router: Router, stop: CancellationToken, tasks: TaskTracker) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let next = async {
@@ -89,7 +93,7 @@ async fn accept(socket: TcpListener, router: Router, stop: CancellationToken, co
         match (place, accepted) {
             (Ok(place), Ok((stream, peer))) => {
                 let serving = serve(stream, peer, router.clone(), stop.clone());
-                connections.spawn(async move {
+                tasks.spawn(async move {
                     serving.await;
                     drop(place);
                 });
@@ -106,16 +110,15 @@ async fn accept(socket: TcpListener, router: Router, stop: CancellationToken, co
 
 async fn serve(stream: TcpStream, peer: SocketAddr, router: Router, stop: CancellationToken) {
     let _ = stream.set_nodelay(true);
-    let router = router.layer(axum::Extension(Peer(peer)));
-    let service = TowerToHyperService::new(router);
-    let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
-        hyper::service::Service::call(&service, request)
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Peer(peer));
+        router.call(request)
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(HEAD_MAX_BYTES)
-        .half_close(false)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let end = tokio::select! {

@@ -49,11 +49,6 @@ impl Code {
             Self::TimedOut => (StatusCode::SERVICE_UNAVAILABLE, "TIMED_OUT", "the request took too long"),
         }
     }
-
-    /// The status it is told with.
-    pub(crate) fn status(self) -> StatusCode {
-        self.facts().0
-    }
 }
 
 /// A refusal of the API itself, for people (`detail`) and programs (`code`).

@@ -142,19 +142,9 @@ mod tests {
     use super::*;
 
     fn told<T: fmt::Debug>(result: Result<T, Problem>) -> String {
-        format!("{:?}", result.expect_err_text())
-    }
-
-    trait ErrText {
-        fn expect_err_text(self) -> String;
-    }
-
-    impl<T: fmt::Debug> ErrText for Result<T, Problem> {
-        fn expect_err_text(self) -> String {
-            match self {
-                Ok(value) => unreachable!("{value:?}"),
-                Err(problem) => format!("{problem:?}"),
-            }
+        match result {
+            Ok(value) => unreachable!("{value:?}"),
+            Err(problem) => format!("{problem:?}"),
         }
     }
 
@@ -166,7 +156,9 @@ mod tests {
         assert_eq!(given.len(), 2);
         assert_eq!(given.get("limit", |v| Ok(v.clone())).ok().flatten(), Some("5".to_owned()));
         assert!(told(parameters(Some("upstraem=a"), &known)).contains("did you mean `upstream`?"));
-        assert!(told(parameters(Some("token=a"), &known)).contains("parameters here: upstream, status, limit"));
+        assert!(
+            told(parameters(Some("token=a"), &known)).contains("parameters here: upstream, status, limit")
+        );
         assert!(told(parameters(Some("limit=1&limit=2"), &known)).contains("stands twice"));
         assert!(told(parameters(Some("token"), &known)).contains("unknown parameter"));
     }

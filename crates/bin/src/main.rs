@@ -1,6 +1,7 @@
 //! The `nevertwice` command.
 
 mod args;
+mod build_info;
 mod cmd;
 mod exit;
 mod print;
@@ -30,11 +31,12 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<Exit, Failure> {
     match &args.command {
         Command::Serve(serve) => {
-            start_logging();
+            start_logging("info");
             runtime(serve.threads)?.block_on(cmd::serve::run(serve))
         }
         Command::Demo(demo) => {
-            start_logging();
+            // the parsers of the demo's document service talk about every broken document
+            start_logging("info,lopdf=off");
             runtime(0)?.block_on(cmd::demo::run(demo))
         }
         Command::Check(check) => cmd::check::run(check),
@@ -53,10 +55,10 @@ fn runtime(threads: usize) -> Result<tokio::runtime::Runtime, Failure> {
     builder.enable_all().build().map_err(|e| Failure::failed(&format!("cannot start the runtime: {e}")))
 }
 
-/// Logs go to standard error; `NEVERTWICE_LOG` filters them (default `info`).
-fn start_logging() {
+/// Logs go to standard error; `NEVERTWICE_LOG` filters them.
+fn start_logging(default: &str) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("NEVERTWICE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
 }

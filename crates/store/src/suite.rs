@@ -55,7 +55,7 @@ pub async fn conformance(make: impl AsyncFn(Arc<ManualClock>) -> Arc<dyn Refusal
         crowds: eviction_is_in_the_order_of_recording an_evicted_key_comes_back_as_the_youngest
             expired_entries_make_room_first a_smaller_bound_holds_from_the_next_record many_tasks_at_once
             one_of_many_writers_wins
-            a_forget_beats_every_older_attempt;
+            a_forget_beats_every_older_attempt no_replay_is_lost_to_a_renewal;
         forgetting: each_condition_selects conditions_are_anded a_forget_fences_attempts_under_way
             an_unrelated_forget_fences_nobody a_forget_of_the_past_does_not_fence_a_fresh_refusal
             a_fence_that_is_too_old_bars a_forget_resets_strikes an_acceptance_removes_and_is_remembered
@@ -110,6 +110,7 @@ impl Bench {
             let page = self.store.list(&query).await.expect("list");
             assert!(page.items.len() <= query.limit, "a page is at most as long as was asked for");
             items.extend(page.items);
+            assert!(items.len() < 10_000, "paging comes to an end");
             match page.next {
                 Some(next) => query.after = Some(next),
                 None => return items,

@@ -304,6 +304,25 @@ async fn a_row_that_is_damaged_while_open_is_not_replayed_and_is_replaced() -> D
     Ok(())
 }
 
+/// Takes as long as the store waits for another program to let go of the file.
+#[tokio::test]
+async fn slow_a_forget_that_failed_changes_nothing_and_fences_nobody() -> Done {
+    let directory = tempfile::tempdir()?;
+    let store = open(directory.path(), &clock())?;
+    store.record(samples::candidate(1), FREE).await?;
+    let fence = store.recall(&samples::fingerprint(2)).await?.fence;
+    let intruder = rusqlite::Connection::open(directory.path().join("refusals.sqlite3"))?;
+    intruder.execute_batch("BEGIN IMMEDIATE")?;
+    let error = store.forget(&Selector::default()).await.err().ok_or("it was forgotten")?;
+    assert_eq!(error.kind, StoreErrorKind::Busy, "{error}");
+    intruder.execute_batch("ROLLBACK")?;
+    assert!(store.recall(&samples::fingerprint(1)).await?.entry.is_some());
+    assert!(matches!(store.record(samples::candidate(2), fence).await?, Recorded::Stored(_)));
+    assert_eq!(store.forget(&Selector::default()).await?, 2);
+    assert!(matches!(store.record(samples::candidate(2), fence).await?, Recorded::Fenced));
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_a_hundred_thousand_entries_are_listed_and_reopened() -> Done {
     const ENTRIES: u64 = 100_000;

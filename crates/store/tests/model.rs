@@ -85,6 +85,7 @@ async fn all_pages(store: &dyn RefusalStore, mut query: ListQuery) -> String {
     loop {
         let page = store.list(&query).await.unwrap_or_else(|e| unreachable!("{e}"));
         items.extend(page.items);
+        assert!(items.len() < 1000, "paging comes to an end");
         query.after = page.next;
         if query.after.is_none() {
             return format!("{items:?}");

@@ -8,6 +8,7 @@
 pub mod client;
 pub mod documents;
 pub mod gateway;
+pub mod tls;
 pub mod upstream;
 mod wire;
 

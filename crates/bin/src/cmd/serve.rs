@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::cmd::check::{report_problems, report_warnings};
-use crate::cmd::version;
+use crate::build_info;
 use crate::exit::{Exit, Failure};
 
 /// What to serve.
@@ -75,7 +75,7 @@ impl Running {
     /// Opens the store, then the admin listener, then the gateway.
     pub async fn start(mut config: Checked) -> Result<Self, Failure> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let version = version::of_this_process(&config.digest, clock.now());
+        let version = build_info::version(&config.digest, clock.now());
         let (ready, seen) = watch::channel(None);
         let admin = match config.admin.take() {
             None => None,
@@ -116,7 +116,8 @@ impl Running {
             }
         }
         tracing::info!("draining: no new work, what is under way may finish; a second signal ends at once");
-        let drain = self.gateway.drain();
+        let gateway = self.gateway.clone();
+        let drain = gateway.drain();
         let mut drain = std::pin::pin!(drain);
         tokio::select! {
             () = drain.as_mut() => {}

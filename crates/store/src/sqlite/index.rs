@@ -218,11 +218,6 @@ impl Index {
         replays
     }
 
-    /// The tally of this very entry, newer than the one in the file.
-    pub(super) fn tally(&self, key: &Fingerprint, sequence: u64) -> Option<Tally> {
-        self.read(key).rows.get(key).filter(|row| row.sequence == sequence).map(|row| row.tally.clone())
-    }
-
     /// Takes the counts that are not in the file yet.
     pub(super) fn take_dirty(&self) -> Vec<(Fingerprint, StoredTally)> {
         let mut taken = Vec::new();
@@ -288,7 +283,7 @@ impl Index {
         let mut shard = self.write(&key);
         if let Some(old) = shard.rows.remove(&key) {
             self.bodies.remove(&old.sequence);
-            // The old entry may have been replayed since the transaction read its tally.
+            // Memory counts first: the old entry may have been replayed since its tally was last written.
             if carry && old.tally != row.tally {
                 row.tally = old.tally;
                 shard.dirty.insert(key);

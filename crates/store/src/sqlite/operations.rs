@@ -12,7 +12,7 @@ use nevertwice_domain::strike::StrikeOutcome;
 use nevertwice_domain::tenant::UpstreamName;
 use rusqlite::{Connection, OptionalExtension, Params, params};
 
-use super::index::{Change, Index};
+use super::index::Change;
 use super::schema::{
     self, ENTRY_COLUMNS, STRIKE_COLUMNS, StoredEntry, StoredStrike, StoredTally, TALLY_COLUMNS, Totals,
 };
@@ -26,7 +26,6 @@ const SWEEP_ROWS: u64 = 256;
 /// A transaction under way, and what it has changed so far.
 pub(super) struct Operations<'a> {
     pub(super) connection: &'a Connection,
-    pub(super) index: &'a Index,
     pub(super) totals: &'a mut Totals,
     pub(super) fences: &'a mut FenceLog,
     pub(super) changes: Vec<Change>,
@@ -114,12 +113,7 @@ impl Operations<'_> {
             .query_row([key.as_bytes()], StoredEntry::decode)
             .optional()?;
         let Some(Ok(entry)) = found else { return Ok(None) };
-        let Some(mut tally) = self.tally(entry.sequence)? else { return Ok(None) };
-        // Replays are counted in memory first.
-        if let Some(newer) = self.index.tally(key, entry.sequence) {
-            tally.tally = newer;
-        }
-        Ok(Some((entry, tally)))
+        Ok(self.tally(entry.sequence)?.map(|tally| (entry, tally)))
     }
 
     fn tally(&self, sequence: u64) -> rusqlite::Result<Option<StoredTally>> {
@@ -306,11 +300,11 @@ impl Operations<'_> {
         let mut marked = 0;
         for (sequence, fingerprint) in self.keys(sql, params![upstream.as_str(), since.0, now.0])? {
             let stored = self.tally(sequence)?;
-            if stored.as_ref().is_some_and(|tally| tally.suspect) {
+            if stored.as_ref().is_some_and(|stored| stored.suspect) {
                 continue;
             }
-            let newer = self.index.tally(&fingerprint, sequence);
-            let tally = newer.or(stored.map(|stored| stored.tally)).unwrap_or_default();
+            // Counts that are newer than these are in memory, and are written with the next ones.
+            let tally = stored.map(|stored| stored.tally).unwrap_or_default();
             StoredTally { sequence, suspect: true, tally }.insert(self.connection)?;
             self.changes.push(Change::Suspect { fingerprint, sequence });
             marked += 1;

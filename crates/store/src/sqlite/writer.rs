@@ -160,13 +160,8 @@ impl Writer {
     ) -> rusqlite::Result<(Vec<Outcome>, Vec<Change>)> {
         let before = self.totals.clone();
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut operations = Operations {
-            connection: &transaction,
-            index: &self.index,
-            totals: &mut self.totals,
-            fences,
-            changes: Vec::new(),
-        };
+        let mut operations =
+            Operations { connection: &transaction, totals: &mut self.totals, fences, changes: Vec::new() };
         // First, because an operation may mark or replace what was counted.
         operations.flush(counts)?;
         if housekeeping {

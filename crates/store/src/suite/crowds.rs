@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nevertwice_domain::clock::Clock;
 use nevertwice_domain::entry::{Candidate, Selector};
 use tokio::task::JoinSet;
 
@@ -120,4 +121,22 @@ pub(super) async fn a_forget_beats_every_older_attempt(bench: &Bench) {
         }
         assert!(bench.recall(n).await.is_none(), "whichever came first");
     }
+}
+
+pub(super) async fn no_replay_is_lost_to_a_renewal(bench: &Bench) {
+    bench.store(1).await;
+    let (store, clock) = (Arc::clone(&bench.store), Arc::clone(&bench.clock));
+    let mut counting = JoinSet::new();
+    counting.spawn(async move {
+        for _ in 0..20_000 {
+            store.count_replay(&samples::fingerprint(1), &samples::tenant("a"), clock.now());
+            tokio::task::yield_now().await;
+        }
+    });
+    while counting.try_join_next().is_none() {
+        assert_eq!(bench.suspect("ocr", bench.now()).await, 1);
+        bench.store(1).await;
+    }
+    let shown = bench.store.show(&samples::fingerprint(1)).await.expect("show").expect("is there");
+    assert_eq!(shown.tally.replays, 20_000);
 }

@@ -1,0 +1,190 @@
+//! The routes, and what holds for all of them: who may ask, how long an answer may take, and that every refusal is a
+//! problem document.
+
+mod refusals;
+mod shapes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{DefaultBodyLimit, Path, RawQuery, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Extension, Json, Router};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderValue, StatusCode};
+use nevertwice_gateway::{Coverage, Phase, UpstreamStatus};
+use nevertwice_store::ListQuery;
+use serde_json::{Value, json};
+
+use crate::access::Who;
+use crate::problem::{Code, Problem};
+use crate::query::{self, no_parameters};
+use crate::{Peer, Shared, Version};
+
+/// How long any answer may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long the store may take to show that it works.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// The longest body of a request, in bytes.
+const BODY_MAX_BYTES: usize = 64 * 1024;
+/// What Prometheus takes for OpenMetrics.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The description for programs, kept by hand; a test holds it against [`routes`].
+const OPENAPI: &str = include_str!("../openapi.json");
+
+type Answer<T> = Result<Json<T>, Problem>;
+
+/// Every path there is.
+fn routes() -> Vec<(&'static str, MethodRouter<Arc<Shared>>)> {
+    vec![
+        ("/healthz", get(health)),
+        ("/readyz", get(ready)),
+        ("/metrics", get(metrics)),
+        ("/admin/v1/version", get(version)),
+        ("/admin/v1/refusals", get(refusals::list)),
+        ("/admin/v1/refusals/forget", post(refusals::forget)),
+        ("/admin/v1/refusals/{fingerprint}", get(refusals::show).delete(refusals::forget_one)),
+        ("/admin/v1/coverage", get(coverage)),
+        ("/admin/v1/upstreams", get(upstreams)),
+        ("/admin/v1/upstreams/{name}/recover", post(recover)),
+        ("/admin/v1/openapi.json", get(openapi)),
+    ]
+}
+
+/// The API as one service.
+pub(crate) fn router(state: Arc<Shared>) -> Router {
+    let router =
+        routes().into_iter().fold(Router::new(), |router, (path, methods)| router.route(path, methods));
+    router
+        .fallback(async || Problem::new(Code::NoPath, "the paths are listed in /admin/v1/openapi.json"))
+        .layer(DefaultBodyLimit::max(BODY_MAX_BYTES))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&state), every_request))
+        .with_state(state)
+}
+
+async fn every_request(State(state): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let (mut head, body) = request.into_parts();
+    let mut response = match state.access.admit(&head) {
+        Err(problem) => problem.into_response(),
+        Ok(who) => {
+            head.extensions.insert(who);
+            let answer = next.run(Request::from_parts(head, body));
+            match tokio::time::timeout(REQUEST_TIMEOUT, answer).await {
+                Ok(response) => with_problem(response),
+                Err(_) => Problem::new(Code::TimedOut, "what was asked for may still happen").into_response(),
+            }
+        }
+    };
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// The router's own refusal of a method says which methods there are, but has no body.
+fn with_problem(response: Response) -> Response {
+    if response.status() != StatusCode::METHOD_NOT_ALLOWED {
+        return response;
+    }
+    let allow = response.headers().get(ALLOW).cloned();
+    let allowed = allow.as_ref().and_then(|a| a.to_str().ok()).unwrap_or("none").replace(',', ", ");
+    let mut response = Problem::new(Code::MethodNotAllowed, format!("allowed: {allowed}")).into_response();
+    if let Some(allow) = allow {
+        response.headers_mut().insert(ALLOW, allow);
+    }
+    response
+}
+
+async fn health() -> Json<Value> {
+    Json(json!({ "status": "ok" }))
+}
+
+async fn ready(State(state): State<Arc<Shared>>) -> Response {
+    let Ok(gateway) = state.gateway() else {
+        let body = json!({ "status": "starting", "store": "unknown" });
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
+    };
+    let store = gateway.store();
+    if gateway.phase() == Phase::Draining {
+        let body = json!({ "status": "draining", "store": if store.is_some() { "ok" } else { "off" } });
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
+    }
+    let store = match store {
+        None => "off",
+        Some(store) => {
+            let probe = ListQuery { limit: 1, ..ListQuery::default() };
+            match tokio::time::timeout(PROBE_TIMEOUT, store.list(&probe)).await {
+                Ok(Ok(_)) => "ok",
+                // degraded, not unready: requests go upstream without the memory
+                Ok(Err(_)) | Err(_) => "failing",
+            }
+        }
+    };
+    Json(json!({ "status": "ready", "store": store })).into_response()
+}
+
+async fn metrics(State(state): State<Arc<Shared>>) -> Result<impl IntoResponse, Problem> {
+    let text = state.gateway()?.metrics();
+    Ok(([(CONTENT_TYPE, OPENMETRICS)], text))
+}
+
+async fn version(State(state): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Answer<Version> {
+    no_parameters(query.as_deref())?;
+    Ok(Json(state.version.clone()))
+}
+
+async fn openapi(RawQuery(query): RawQuery) -> Result<impl IntoResponse, Problem> {
+    no_parameters(query.as_deref())?;
+    Ok(([(CONTENT_TYPE, "application/json")], OPENAPI))
+}
+
+async fn coverage(State(state): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Answer<Coverage> {
+    no_parameters(query.as_deref())?;
+    Ok(Json(state.gateway()?.coverage()))
+}
+
+#[derive(serde::Serialize)]
+struct Upstreams {
+    items: Vec<UpstreamStatus>,
+}
+
+async fn upstreams(State(state): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Answer<Upstreams> {
+    no_parameters(query.as_deref())?;
+    Ok(Json(Upstreams { items: state.gateway()?.upstreams() }))
+}
+
+async fn recover(
+    State(state): State<Arc<Shared>>,
+    Extension(who): Extension<Who>,
+    Extension(Peer(peer)): Extension<Peer>,
+    RawQuery(query): RawQuery,
+    name: Result<Path<String>, PathRejection>,
+) -> Answer<Value> {
+    no_parameters(query.as_deref())?;
+    let gateway = state.gateway()?;
+    let known = refusals::known_upstreams(&gateway);
+    let name = segment(name)?;
+    let Some(name) = query::upstream(&name).ok().filter(|name| gateway.has_upstream(name)) else {
+        return Err(Problem::new(Code::NoUpstream, known));
+    };
+    let Some(recovered) = gateway.recover(&name) else {
+        return Err(Problem::new(Code::MemoryOff, format!("the refusal memory is off on `{name}`")));
+    };
+    tracing::info!(
+        target: "nevertwice::audit",
+        who = who.name(), %peer, upstream = %name, recovered,
+        "mass-refusal guard asked to recover"
+    );
+    Ok(Json(json!({ "recovered": recovered })))
+}
+
+/// A path segment.
+fn segment(path: Result<Path<String>, PathRejection>) -> Result<String, Problem> {
+    path.map(|Path(segment)| segment).map_err(|_| Problem::bad("the path is not UTF-8"))
+}
+
+#[cfg(test)]
+mod tests;
