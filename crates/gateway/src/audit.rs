@@ -228,10 +228,10 @@ impl LogFile {
 
     fn write(&mut self, mut lines: &[u8], reopen: bool) -> Result<(), (io::Error, u64)> {
         let failed = |error, lines| Err((error, count_lines(lines)));
-        if reopen || self.file.is_none() || self.moved_away() {
-            if let Err(error) = self.reopen() {
-                return failed(error, lines);
-            }
+        if (reopen || self.file.is_none() || self.moved_away())
+            && let Err(error) = self.reopen()
+        {
+            return failed(error, lines);
         }
         while !lines.is_empty() {
             let fits = self.rotate_bytes.map_or(u64::MAX, |max| max.saturating_sub(self.length));

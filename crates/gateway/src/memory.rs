@@ -191,7 +191,8 @@ impl Memory {
             tracing::warn!(%upstream, "mass-refusal guard off: the upstream accepts again, refusals are remembered again");
         }
         let alone = attempt.is_none_or(Attempt::is_alone);
-        if alone && !self.store.has_accepted(upstream) {
+        let nothing_to_remove = alone && self.store.near(&asked.fingerprint).is_none();
+        if nothing_to_remove && !self.store.has_accepted(upstream) {
             // the first acceptance of an upstream is written to disk: nobody has to wait for that
             let (store, key, upstream) = (Arc::clone(&self.store), asked.fingerprint, upstream.clone());
             let metrics = Arc::clone(&self.metrics);

@@ -167,12 +167,12 @@ mod tests {
         Pool::new(nevertwice_config::checked::Pool {
             max_in_flight,
             max_queue,
-            queue_timeout: Duration::from_secs(5),
+            queue_timeout: Duration::from_millis(20),
             connection_idle: Duration::from_secs(1),
         })
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn places_go_round_the_tenants() {
         let pool = pool(1, 10);
         let first = pool.admit(0).await.unwrap();
@@ -181,11 +181,11 @@ mod tests {
         drop(first);
         let permit = flood[0].try_recv().unwrap();
         drop(permit);
-        assert!(other.try_recv().is_ok(), "the other tenant comes second, not sixth");
-        assert_eq!(pool.load().1, 4);
+        let _second = other.try_recv().unwrap();
+        assert_eq!(pool.load(), (1, 4), "the other tenant came second, not sixth");
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_full_queue_sheds_the_flood_and_not_the_neighbour() {
         let pool = pool(1, 3);
         let held = pool.admit(0).await.unwrap();
@@ -199,7 +199,7 @@ mod tests {
         assert!(other.try_recv().is_ok());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn waiting_ends_at_the_deadline() {
         let pool = pool(1, 3);
         let _held = pool.admit(0).await.unwrap();
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(pool.load(), (1, 0));
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_place_offered_to_one_who_left_is_passed_on() {
         let pool = pool(1, 3);
         let held = pool.admit(0).await.unwrap();

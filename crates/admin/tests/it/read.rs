@@ -27,7 +27,7 @@ async fn an_item_tells_all_about_a_refusal() {
         "last_replayed_at": "2023-11-14T22:13:21.500Z",
         "expires_at": "2023-11-14T23:13:20.000Z", "ttl_s": 3600,
         "refused_tenant": "a", "tenants": ["b", "c"],
-        "content_type": "application/json", "body_bytes": 33,
+        "content_type": "application/json", "body_bytes": 32,
     });
     assert_eq!(list, json!({ "items": [expected], "next_cursor": null }));
     let mut shown = world.get(&format!("/admin/v1/refusals/{key}")).await.ok();

@@ -78,19 +78,19 @@ impl Gathering {
                 if chunk.len() < SMALL_CHUNK {
                     self.small.extend_from_slice(&chunk);
                 } else {
-                    self.small_to_memory();
-                    self.to_memory(chunk);
+                    self.keep_small();
+                    self.keep(chunk);
                 }
                 return Ok(());
             }
-            self.small_to_memory();
+            self.keep_small();
             self.spill = Some(Spill::create(dir).await?);
         }
         self.batch_length += chunk.len();
         if chunk.len() < SMALL_CHUNK {
             self.small.extend_from_slice(&chunk);
         } else {
-            self.small_to_batch();
+            self.batch_small();
             self.batch.push(chunk);
         }
         if self.batch_length >= SPILL_BATCH {
@@ -99,27 +99,27 @@ impl Gathering {
         Ok(())
     }
 
-    fn to_memory(&mut self, bytes: Bytes) {
+    fn keep(&mut self, bytes: Bytes) {
         let start = self.memory_length;
         self.memory_length += bytes.len() as u64;
         self.memory.push(Segment { start, bytes });
     }
 
-    fn small_to_memory(&mut self) {
+    fn keep_small(&mut self) {
         if !self.small.is_empty() {
             let small = self.small.split().freeze();
-            self.to_memory(small);
+            self.keep(small);
         }
     }
 
-    fn small_to_batch(&mut self) {
+    fn batch_small(&mut self) {
         if !self.small.is_empty() {
             self.batch.push(self.small.split().freeze());
         }
     }
 
     async fn write_batch(&mut self, metrics: &Metrics) -> io::Result<()> {
-        self.small_to_batch();
+        self.batch_small();
         let Some(spill) = self.spill.as_mut() else { return Ok(()) };
         metrics.spilled_bytes.inc_by(self.batch_length as u64);
         self.batch_length = 0;
@@ -134,7 +134,7 @@ impl Gathering {
         if self.spill.is_some() {
             self.write_batch(metrics).await?;
         } else {
-            self.small_to_memory();
+            self.keep_small();
         }
         let inner = Inner {
             memory: self.memory,

@@ -67,8 +67,17 @@ fn strip_markers(headers: &mut HeaderMap) {
 }
 
 /// The client fields that go upstream on a guarded route, beside the route's `key_headers`: all of them are in the key.
-pub(crate) static ALLOWED: [HeaderName; 4] =
+static ALLOWED: [HeaderName; 4] =
     [header::CONTENT_TYPE, header::CONTENT_ENCODING, header::CONTENT_LANGUAGE, header::ACCEPT];
+
+/// What a client sent of these, in the order they are keyed.
+pub(super) fn keyed<'a>(
+    client: &'a HeaderMap,
+    key_headers: &'a [HeaderName],
+) -> impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)> {
+    let names = ALLOWED.iter().chain(key_headers);
+    names.flat_map(|name| client.get_all(name).iter().map(move |value| (name, value)))
+}
 
 /// Who is calling, to an upstream on a guarded route: the client's own `User-Agent` is not in the key.
 static USER_AGENT: LazyLock<HeaderValue> =
@@ -77,10 +86,8 @@ static USER_AGENT: LazyLock<HeaderValue> =
 /// The fields of a guarded request: what is not in the key is not sent.
 pub(super) fn guarded(client: &HeaderMap, key_headers: &[HeaderName], trace: &Trace) -> HeaderMap {
     let mut out = HeaderMap::with_capacity(8);
-    for name in ALLOWED.iter().chain(key_headers) {
-        for value in client.get_all(name) {
-            out.append(name.clone(), value.clone());
-        }
+    for (name, value) in keyed(client, key_headers) {
+        out.append(name.clone(), value.clone());
     }
     out.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     out.insert(header::USER_AGENT, USER_AGENT.clone());

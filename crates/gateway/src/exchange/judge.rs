@@ -134,5 +134,5 @@ fn ends_with_the_connection(head: &response::Parts, body: &Incoming) -> bool {
 fn fields_too_large(head: &response::Parts) -> bool {
     [header::CONTENT_TYPE, header::CONTENT_ENCODING, header::CONTENT_LANGUAGE]
         .iter()
-        .any(|name| head.headers.get(name).is_some_and(|v| v.len() > MAX_FIELD))
+        .any(|name| head.headers.get_all(name).iter().map(|v| v.len() + 2).sum::<usize>() > MAX_FIELD + 2)
 }

@@ -105,10 +105,8 @@ pub(super) async fn recall(
     let (Some(memory), Some(guard)) = (&gateway.memory, &upstream.guard) else {
         return Err(nevertwice_domain::outcome::OwnCode::Internal.into());
     };
-    head.headers = headers::guarded(&head.headers, &guard.rules.key_headers, &record.trace);
     let key = key(memory, guard, &base, &plan, &head, &document);
     record.fingerprint = Some(key.fingerprint);
-    headers::set_credential(&mut head.headers, &upstream);
     let asked = match guard.rules.mode {
         Mode::Enforce => match ask(memory, guard, &plan, key, record).await {
             Ok(asked) => asked,
@@ -116,10 +114,13 @@ pub(super) async fn recall(
         },
         Mode::Observe => observe(memory, guard, &plan, key, record).await,
     };
+    head.headers = headers::guarded(&head.headers, &guard.rules.key_headers, &record.trace);
+    headers::set_credential(&mut head.headers, &upstream);
     Ok(Recall::Unknown(Box::new(Call { plan, head, body: CallBody::Document(document), asked: Some(asked) })))
 }
 
-/// The key of an outbound request. Everything that a client chose and that goes upstream is in it.
+/// The key of the outbound request. Of what a client chose, exactly what is in it goes upstream: both are made from
+/// [`headers::keyed`].
 fn key(
     memory: &Memory,
     guard: &UpstreamGuard,
@@ -128,9 +129,7 @@ fn key(
     head: &Parts,
     document: &Document,
 ) -> Guarded {
-    let keyed = headers::ALLOWED.iter().chain(&guard.rules.key_headers);
-    let fields: Vec<(&str, Vec<u8>)> = keyed
-        .flat_map(|name| head.headers.get_all(name).iter().map(move |value| (name, value)))
+    let fields: Vec<(&str, Vec<u8>)> = headers::keyed(&head.headers, &guard.rules.key_headers)
         .map(|(name, value)| match name == header::CONTENT_TYPE {
             true => (name.as_str(), fields::content_type(value.as_bytes(), document.form)),
             false => (name.as_str(), value.as_bytes().to_vec()),

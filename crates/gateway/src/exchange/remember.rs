@@ -125,7 +125,11 @@ impl Refused<'_> {
 }
 
 fn replay_fields(head: &response::Parts) -> ReplayFields {
-    let field = |name: &HeaderName| head.headers.get(name).map(|v| Bytes::copy_from_slice(v.as_bytes()));
+    // several lines are one list (RFC 9110 section 5.3)
+    let field = |name: &HeaderName| {
+        let values: Vec<&[u8]> = head.headers.get_all(name).iter().map(|v| v.as_bytes()).collect();
+        (!values.is_empty()).then(|| Bytes::from(values.join(&b", "[..])))
+    };
     ReplayFields {
         content_type: field(&header::CONTENT_TYPE),
         content_encoding: field(&header::CONTENT_ENCODING),

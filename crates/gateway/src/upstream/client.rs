@@ -227,10 +227,10 @@ fn classify(error: &ClientError) -> CallError {
         if let Some(BodyFault(code)) = inner.downcast_ref::<BodyFault>() {
             return CallError::own(*code, "request_body");
         }
-        if let Some(hyper) = inner.downcast_ref::<hyper::Error>() {
-            if hyper.is_parse() || hyper.is_parse_too_large() {
-                return CallError::own(OwnCode::UpstreamMalformed, "parse");
-            }
+        if let Some(hyper) = inner.downcast_ref::<hyper::Error>()
+            && (hyper.is_parse() || hyper.is_parse_too_large())
+        {
+            return CallError::own(OwnCode::UpstreamMalformed, "parse");
         }
         source = inner.source();
     }
