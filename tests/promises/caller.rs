@@ -81,7 +81,10 @@ pub fn assert_replay(live: &Answer, hit: &Answer) {
         assert_eq!(field(hit, name), field(live, name), "{name}");
     }
     assert!(hit.complete);
-    assert_eq!(hit.header("content-length"), Some(hit.body.len().to_string()), "{:?}", hit.headers);
+    // HTTP/2 ends an empty answer with its head.
+    let framed = !(hit.head_raw.is_empty() && hit.body.is_empty());
+    let length = hit.header("content-length");
+    assert_eq!(length, framed.then(|| hit.body.len().to_string()), "{:?}", hit.headers);
     for name in ["transfer-encoding", "trailer", "retry-after", "set-cookie"] {
         assert_eq!(field(hit, name), None, "{name} on a replay");
     }

@@ -2,6 +2,10 @@
 
 mod bench;
 mod caller;
+mod guard;
+mod paths;
 mod replay;
 mod single_flight;
+mod streams;
 mod upstreams;
+mod fingerprint;

@@ -262,7 +262,9 @@ async fn cc_01_the_leader_s_client_may_leave_and_the_verdict_is_everybody_s() {
     // a leader that left and was accepted: the others go up themselves
     let (first, rest) = (Gate::new(), Gate::new());
     let gates = (first.clone(), rest.clone());
-    upstream.by(move |_, n| Reply::status(200).wait_for(if n == 1 { &gates.0 } else { &gates.1 }));
+    upstream.by(move |_, n| {
+        Reply::status(200).body("fine").wait_for(if n == 1 { &gates.0 } else { &gates.1 })
+    });
     let leader = leaver(&gateway, &document(8)).await;
     first.wait_waiting(1).await;
     let waiting = send(&gateway, &document(8));

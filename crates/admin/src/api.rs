@@ -13,7 +13,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Json, Router};
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, StatusCode};
 use nevertwice_gateway::{Coverage, Phase, UpstreamStatus};
 use nevertwice_store::ListQuery;
@@ -84,16 +84,10 @@ async fn every_request(State(state): State<Arc<Shared>>, request: Request, next:
     response
 }
 
-/// The router's own refusal of a method says which methods there are, but has no body.
+/// The router's own refusal of a method has no body; it adds `Allow` after this.
 fn with_problem(response: Response) -> Response {
-    if response.status() != StatusCode::METHOD_NOT_ALLOWED {
-        return response;
-    }
-    let allow = response.headers().get(ALLOW).cloned();
-    let allowed = allow.as_ref().and_then(|a| a.to_str().ok()).unwrap_or("none").replace(',', ", ");
-    let mut response = Problem::new(Code::MethodNotAllowed, format!("allowed: {allowed}")).into_response();
-    if let Some(allow) = allow {
-        response.headers_mut().insert(ALLOW, allow);
+    if response.status() == StatusCode::METHOD_NOT_ALLOWED {
+        return Problem::new(Code::MethodNotAllowed, "`Allow` says which methods there are").into_response();
     }
     response
 }

@@ -1,7 +1,8 @@
 //! The audit event: one per request, written as one JSON line. It holds no bodies and no secrets, and every text in it that
 //! a client chose is escaped and bounded.
 
-use serde::{Serialize, Serializer};
+use std::fmt::Display;
+use std::io::Write;
 
 use crate::clock::Millis;
 use crate::fingerprint::{DocumentDigest, Fingerprint};
@@ -12,17 +13,12 @@ use crate::trace::TraceId;
 /// The most bytes of a path that a line shows; the rest is cut and marked with `…`.
 pub const MAX_PATH: usize = 2048;
 
-fn display<T: ToString, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(&value.to_string())
-}
-
 /// One request, as the audit tells it (DESIGN: the audit line). Times in milliseconds, sizes in bytes.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct AuditEvent {
     /// When the request's head arrived.
     pub ts: Millis,
     /// The trace it belongs to.
-    #[serde(serialize_with = "display")]
     pub trace_id: TraceId,
     /// Who asked; absent when nobody could be authenticated.
     pub tenant: Option<TenantId>,
@@ -37,15 +33,12 @@ pub struct AuditEvent {
     /// The status that was answered.
     pub status: u16,
     /// How it ended.
-    #[serde(serialize_with = "display")]
     pub code: Outcome,
     /// Whether it was answered from the memory.
     pub cache_hit: bool,
     /// The key, on a guarded route.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub fingerprint: Option<Fingerprint>,
     /// The document, when it is known: on a recorded refusal and on a replay.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub document_sha256: Option<DocumentDigest>,
     /// Body bytes received from the client.
     pub bytes_in: u64,
@@ -60,10 +53,8 @@ pub struct AuditEvent {
     /// Requests sent upstream for this one.
     pub attempts: u32,
     /// What broke, when the answer's body did not end well: a short word such as `upstream_aborted` or `client_closed`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<&'static str>,
     /// What would have been replayed, under `mode: observe`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub would_replay: Option<bool>,
 }
 
@@ -81,22 +72,101 @@ pub fn bounded_path(path: &str) -> String {
 }
 
 impl AuditEvent {
-    /// Appends the event as one JSON line. JSON escapes every control character, so a line is always one line; U+2028 and
-    /// U+2029, which some readers take for line ends, are escaped as well.
+    /// Appends the event as one JSON line. Written by hand, since every request pays for it; texts that a client chose go
+    /// through the JSON library's escaping.
     pub fn write_line(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        if serde_json::to_writer(&mut *out, self).is_err() {
-            // writing to memory does not fail; a half line must still never stay
-            out.truncate(start);
-            return;
+        let mut line = Line { out, first: true };
+        line.plain("ts", &self.ts);
+        line.plain("trace_id", &self.trace_id);
+        line.optional("tenant", self.tenant.as_ref());
+        line.optional("upstream", self.upstream.as_ref());
+        match &self.route {
+            Some(route) => line.text("route", route),
+            None => line.raw("route", &"null"),
         }
-        let separators = [("\u{2028}".as_bytes(), &b"\\u2028"[..]), ("\u{2029}".as_bytes(), b"\\u2029")];
-        for (separator, escaped) in separators {
-            while let Some(at) = memchr::memmem::find(&out[start..], separator) {
-                out.splice(start + at..start + at + separator.len(), escaped.iter().copied());
+        line.text("method", &self.method);
+        line.text("path", &self.path);
+        line.raw("status", &self.status);
+        line.plain("code", &self.code);
+        line.raw("cache_hit", &self.cache_hit);
+        if let Some(fingerprint) = &self.fingerprint {
+            line.plain("fingerprint", fingerprint);
+        }
+        if let Some(document) = &self.document_sha256 {
+            line.plain("document_sha256", document);
+        }
+        line.raw("bytes_in", &self.bytes_in);
+        line.raw("bytes_out", &self.bytes_out);
+        line.raw("upstream_ms", &self.upstream_ms);
+        line.raw("total_ms", &self.total_ms);
+        line.raw("queue_ms", &self.queue_ms);
+        line.raw("attempts", &self.attempts);
+        if let Some(end) = self.end {
+            line.plain("end", &end);
+        }
+        if let Some(would_replay) = self.would_replay {
+            line.raw("would_replay", &would_replay);
+        }
+        line.out.extend_from_slice(b"}\n");
+    }
+}
+
+/// A JSON object on its way into a buffer. Writing to memory does not fail.
+struct Line<'a> {
+    out: &'a mut Vec<u8>,
+    first: bool,
+}
+
+impl Line<'_> {
+    fn name(&mut self, name: &str) {
+        self.out.extend_from_slice(if self.first { b"{\"" } else { b",\"" });
+        self.first = false;
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(b"\":");
+    }
+
+    /// A number or a literal.
+    fn raw(&mut self, name: &str, value: &dyn Display) {
+        self.name(name);
+        let _ = write!(self.out, "{value}");
+    }
+
+    /// A text of the gateway's own making, which needs no escaping.
+    fn plain(&mut self, name: &str, value: &dyn Display) {
+        self.name(name);
+        let _ = write!(self.out, "\"{value}\"");
+    }
+
+    fn optional(&mut self, name: &str, value: Option<&impl Display>) {
+        match value {
+            Some(value) => self.plain(name, value),
+            None => self.raw(name, &"null"),
+        }
+    }
+
+    /// Any text. JSON escapes every control character, so a line is always one line; U+2028 and U+2029, which some readers
+    /// take for line ends, are escaped as well.
+    fn text(&mut self, name: &str, value: &str) {
+        self.name(name);
+        let escaped = |out: &mut Vec<u8>, text: &str| {
+            let _ = serde_json::to_writer(out, text);
+        };
+        if !value.contains(['\u{2028}', '\u{2029}']) {
+            return escaped(self.out, value);
+        }
+        self.out.push(b'"');
+        for piece in value.split_inclusive(['\u{2028}', '\u{2029}']) {
+            let plain = piece.trim_end_matches(['\u{2028}', '\u{2029}']);
+            let mut text = Vec::new();
+            escaped(&mut text, plain);
+            self.out.extend_from_slice(text.get(1..text.len().saturating_sub(1)).unwrap_or_default());
+            match &piece[plain.len()..] {
+                "\u{2028}" => self.out.extend_from_slice(b"\\u2028"),
+                "\u{2029}" => self.out.extend_from_slice(b"\\u2029"),
+                _ => {}
             }
         }
-        out.push(b'\n');
+        self.out.push(b'"');
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 use sha2::{Digest, Sha256};
@@ -311,7 +312,7 @@ fn take_text(rest: &mut &[u8], tag: u8) -> Result<String, &'static str> {
 #[derive(Clone, Debug)]
 pub struct KeyBase {
     /// The scope in its text form.
-    pub scope: String,
+    pub scope: Arc<str>,
     /// The upstream.
     pub upstream: UpstreamName,
     /// See [`upstream_identity`].
@@ -324,7 +325,7 @@ impl KeyBase {
     /// The base for callers of `scope`.
     #[must_use]
     pub fn new(scope: &Scope, upstream: UpstreamName, identity: Vec<u8>, generation: String) -> Self {
-        Self { scope: scope.to_string(), upstream, identity, generation }
+        Self { scope: scope.to_string().into(), upstream, identity, generation }
     }
 }
 

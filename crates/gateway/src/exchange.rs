@@ -27,7 +27,7 @@ use nevertwice_domain::outcome::OwnCode;
 
 use crate::Shared;
 use crate::pool::Permit;
-use account::Record;
+use account::{OnConnection, Record};
 use judge::Answer;
 use recall::{Call, Recall};
 use reply::Reply;
@@ -56,8 +56,12 @@ impl Rejection {
 }
 
 /// One request, from its head to its answer.
-pub(crate) async fn run(gateway: Arc<Shared>, request: Request<Incoming>) -> Response<Reply> {
-    let mut record = Record::open(&gateway, &request);
+pub(crate) async fn run(
+    gateway: Arc<Shared>,
+    request: Request<Incoming>,
+    connection: OnConnection,
+) -> Response<Reply> {
+    let mut record = Record::open(&gateway, &request, &connection);
     match approach(&gateway, request, &mut record).await {
         Err(rejection) => reply::own(rejection, record),
         Ok(Recall::Known(entry)) => reply::replay(&gateway, &entry, record),

@@ -169,14 +169,17 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limits = &gateway.http;
-    let timing = Timing { keep_alive: limits.keep_alive, write_stall: limits.write_stall_timeout };
+    let timing = Timing {
+        head: limits.header_timeout,
+        keep_alive: limits.keep_alive,
+        write_stall: limits.write_stall_timeout,
+    };
     let on_connection = OnConnection::default();
     let service = {
         let (gateway, on_connection) = (Arc::clone(gateway), Arc::clone(&on_connection));
-        service_fn(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(Arc::clone(&on_connection));
-            let gateway = Arc::clone(&gateway);
-            async move { Ok::<_, Infallible>(exchange::run(gateway, request).await) }
+        service_fn(move |request: Request<Incoming>| {
+            let exchange = exchange::run(Arc::clone(&gateway), request, Arc::clone(&on_connection));
+            async move { Ok::<_, Infallible>(exchange.await) }
         })
     };
     if h2 {

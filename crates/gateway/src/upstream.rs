@@ -82,7 +82,7 @@ impl Upstream {
                 Some(base) => Some(Arc::clone(base)),
                 // a tenant that is known by header alone and has an entry nowhere: a scope of its own
                 None => self.key_bases.get(&None).map(|own| {
-                    let scope = Scope::Tenant(tenant.clone()).to_string();
+                    let scope = Scope::Tenant(tenant.clone()).to_string().into();
                     Arc::new(KeyBase { scope, ..KeyBase::clone(own) })
                 }),
             },

@@ -304,22 +304,39 @@ async fn a_row_that_is_damaged_while_open_is_not_replayed_and_is_replaced() -> D
     Ok(())
 }
 
-/// Takes as long as the store waits for another program to let go of the file.
 #[tokio::test]
-async fn slow_a_forget_that_failed_changes_nothing_and_fences_nobody() -> Done {
+async fn a_forget_that_failed_changes_nothing_and_fences_nobody() -> Done {
     let directory = tempfile::tempdir()?;
     let store = open(directory.path(), &clock())?;
     store.record(samples::candidate(1), FREE).await?;
     let fence = store.recall(&samples::fingerprint(2)).await?.fence;
     let intruder = rusqlite::Connection::open(directory.path().join("refusals.sqlite3"))?;
-    intruder.execute_batch("BEGIN IMMEDIATE")?;
+    intruder.execute_batch(
+        "CREATE TRIGGER stop BEFORE DELETE ON entries BEGIN SELECT RAISE(FAIL, 'not today'); END",
+    )?;
     let error = store.forget(&Selector::default()).await.err().ok_or("it was forgotten")?;
-    assert_eq!(error.kind, StoreErrorKind::Busy, "{error}");
-    intruder.execute_batch("ROLLBACK")?;
+    assert!(error.message.contains("not today"), "{error}");
+    intruder.execute_batch("DROP TRIGGER stop")?;
     assert!(store.recall(&samples::fingerprint(1)).await?.entry.is_some());
     assert!(matches!(store.record(samples::candidate(2), fence).await?, Recorded::Stored(_)));
     assert_eq!(store.forget(&Selector::default()).await?, 2);
     assert!(matches!(store.record(samples::candidate(2), fence).await?, Recorded::Fenced));
+    Ok(())
+}
+
+#[tokio::test]
+async fn counts_of_a_renewed_entry_are_kept() -> Done {
+    let directory = tempfile::tempdir()?;
+    let clock = clock();
+    for round in 1..=10 {
+        let store = open(directory.path(), &clock)?;
+        store.record(samples::candidate(1), FREE).await?;
+        store.count_replay(&samples::fingerprint(1), &samples::tenant("a"), clock.now());
+        assert_eq!(store.suspect(&samples::upstream("ocr"), clock.now()).await?, 1);
+        store.record(samples::candidate(1), FREE).await?;
+        let shown = store.show(&samples::fingerprint(1)).await?.ok_or("is there")?;
+        assert_eq!(shown.tally.replays, round);
+    }
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use axum::body::Body;
+use http::header::ALLOW;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use nevertwice_domain::clock::Millis;

@@ -56,7 +56,7 @@ pub(crate) struct Record {
     pub(crate) end: Option<&'static str>,
     /// Whether the whole answer was handed to the connection.
     pub(crate) complete: bool,
-    _on_connection: Option<Exchanging>,
+    _on_connection: Exchanging,
 }
 
 /// Counts one exchange on its connection, from the request's head to the end of its answer.
@@ -69,12 +69,9 @@ impl Drop for Exchanging {
 }
 
 impl Record {
-    pub(super) fn open(gateway: &Arc<Shared>, request: &Request<Incoming>) -> Self {
+    pub(super) fn open(gateway: &Arc<Shared>, request: &Request<Incoming>, connection: &OnConnection) -> Self {
         let traceparent = request.headers().get(&headers::TRACEPARENT).map(|v| v.as_bytes());
-        let on_connection = request.extensions().get::<OnConnection>().map(|count| {
-            count.fetch_add(1, Ordering::Acquire);
-            Exchanging(Arc::clone(count))
-        });
+        connection.fetch_add(1, Ordering::Acquire);
         Self {
             gateway: Arc::clone(gateway),
             began: Instant::now(),
@@ -102,7 +99,7 @@ impl Record {
             upstream_wait: Duration::ZERO,
             end: None,
             complete: false,
-            _on_connection: on_connection,
+            _on_connection: Exchanging(Arc::clone(connection)),
         }
     }
 

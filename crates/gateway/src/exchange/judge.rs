@@ -1,6 +1,7 @@
 //! What the upstream's answer says about the document. Only a refusal that may become a verdict is read to its end here;
 //! everything else streams on at once.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -102,7 +103,7 @@ async fn read(mut body: Incoming, cap: u64, wait: Duration) -> Result<(AnswerBod
     loop {
         let chunk = match tokio::time::timeout_at(until, body.frame()).await {
             Err(_) => return Ok((AnswerBody::Begun(chunks, body), NotRecorded::Incomplete)),
-            Ok(Some(Err(_))) => return Err(OwnCode::UpstreamClosed.into()),
+            Ok(Some(Err(error))) => return Err(broken(&error).into()),
             Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
             Ok(None) => {
                 let whole = match chunks.as_slice() {
@@ -120,6 +121,16 @@ async fn read(mut body: Incoming, cap: u64, wait: Duration) -> Result<(AnswerBod
         if length > cap {
             return Ok((AnswerBody::Begun(chunks, body), NotRecorded::BodyTooLarge));
         }
+    }
+}
+
+/// What a broken body says of the upstream: the HTTP library reports bad chunks as invalid input.
+fn broken(error: &hyper::Error) -> OwnCode {
+    use io::ErrorKind::{InvalidData, InvalidInput};
+    let cause = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    match cause.map(io::Error::kind) {
+        Some(InvalidData | InvalidInput) => OwnCode::UpstreamMalformed,
+        _ => OwnCode::UpstreamClosed,
     }
 }
 

@@ -147,7 +147,7 @@ fn key(
         fields: &fields,
         body: document.digest,
     };
-    Guarded { fingerprint: fingerprint(&memory.key, &input), scope: base.scope.as_str().into() }
+    Guarded { fingerprint: fingerprint(&memory.key, &input), scope: Arc::clone(&base.scope) }
 }
 
 /// `Err` = the entry that answers the request.

@@ -92,7 +92,9 @@ pub(super) fn live(answer: Answer, permit: Permit, mut record: Record) -> Respon
 /// need not learn the internal name. Others are passed on as they are; the gateway follows none.
 fn home_location(fields: &mut http::HeaderMap, upstream: &crate::upstream::Upstream) {
     let Some(location) = fields.get(header::LOCATION).and_then(|v| v.to_str().ok()) else { return };
-    let Ok(uri) = location.parse::<http::Uri>() else { return };
+    // `//host/path` names a host as well (RFC 3986 section 4.2)
+    let whole = location.starts_with("//").then(|| format!("http:{location}"));
+    let Ok(uri) = whole.as_deref().unwrap_or(location).parse::<http::Uri>() else { return };
     let (Some(authority), Some(path)) = (uri.authority(), uri.path_and_query()) else { return };
     let Some(prefix) = upstream.client.prefix_of(authority.as_str()) else { return };
     let within = path.as_str().strip_prefix(prefix).unwrap_or(path.as_str());

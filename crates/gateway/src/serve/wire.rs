@@ -25,6 +25,7 @@ const LINGER_BYTES: usize = 256 << 20;
 /// Time-outs of a connection.
 #[derive(Clone, Copy)]
 pub(super) struct Timing {
+    pub(super) head: Duration,
     pub(super) keep_alive: Duration,
     pub(super) write_stall: Duration,
 }
@@ -47,10 +48,12 @@ pub(super) struct Wire<S> {
 struct Check {
     gateway: Arc<Shared>,
     framing: Framing,
-    /// When the head that is being read began.
+    /// When the head that is being read was first waited for.
     head_since: Option<Instant>,
-    /// Idle since then, between requests.
-    idle_since: Instant,
+    /// Reads and writes so far: what a timer looks at when it goes off, so that activity costs no timer.
+    activity: u64,
+    /// `activity` when the timer for silence was set.
+    seen: u64,
     /// The gateway's own answer to a request that cannot be read, and how much of it is written.
     refusal: Option<(Vec<u8>, usize)>,
 }
@@ -75,6 +78,14 @@ impl Timer {
         sleep.as_mut().poll(cx)
     }
 
+    /// Ready when the time it was set to has come.
+    fn poll_set(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.0.as_mut() {
+            Some(sleep) => sleep.as_mut().poll(cx),
+            None => Poll::Pending,
+        }
+    }
+
     fn stop(&mut self) {
         self.0 = None;
     }
@@ -97,7 +108,8 @@ impl<S> Wire<S> {
             gateway: Arc::clone(gateway),
             framing: Framing::new(limits),
             head_since: None,
-            idle_since: Instant::now(),
+            activity: 0,
+            seen: 0,
             refusal: None,
         };
         Self { check: Some(check), ..Self::opaque(stream, first, timing, exchanges) }
@@ -122,32 +134,52 @@ impl<S> Wire<S> {
 impl Check {
     /// Looks at bytes that were just read. `Err` = they must not be used.
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), Violation> {
+        self.activity += 1;
         self.framing.feed(bytes)?;
-        let now_in_head = !self.framing.in_body() && !self.framing.between_messages();
-        match (now_in_head, self.head_since) {
-            (true, None) => self.head_since = Some(Instant::now()),
-            (false, Some(_)) => self.head_since = None,
-            _ => {}
+        if !self.in_head() {
+            self.head_since = None;
         }
-        self.idle_since = Instant::now();
         Ok(())
     }
 
-    /// When a client that sends nothing has been silent for too long; `None` while an exchange is under way, whose own
-    /// time-outs count then.
-    fn silent_until(&self, timing: Timing, exchanging: bool) -> Option<Instant> {
-        match self.head_since {
-            Some(since) => Some(since + self.gateway.http.header_timeout),
-            None if exchanging => None,
-            None if self.framing.requests() == 0 => Some(self.idle_since + self.gateway.http.header_timeout),
-            None => Some(self.idle_since + timing.keep_alive),
+    fn in_head(&self) -> bool {
+        !self.framing.in_body() && !self.framing.between_messages()
+    }
+
+    /// Ready when a client that sends nothing has been silent for too long. While an exchange is under way, its own
+    /// time-outs count instead.
+    fn poll_silence(
+        &mut self,
+        cx: &mut Context<'_>,
+        timer: &mut Timer,
+        timing: Timing,
+        exchanging: bool,
+    ) -> Poll<()> {
+        if self.in_head() {
+            let since = *self.head_since.get_or_insert_with(Instant::now);
+            return timer.poll(cx, since + timing.head);
+        }
+        if exchanging {
+            return Poll::Pending;
+        }
+        let allowed = if self.framing.requests() == 0 { timing.head } else { timing.keep_alive };
+        loop {
+            if timer.0.is_none() {
+                self.seen = self.activity;
+                ready!(timer.poll(cx, Instant::now() + allowed));
+            }
+            ready!(timer.poll_set(cx));
+            if self.seen == self.activity {
+                return Poll::Ready(());
+            }
+            timer.stop();
         }
     }
 
     fn refuse(&mut self, violation: &Violation) {
         let code = match violation.kind.status() {
             431 => OwnCode::HeadersTooLarge,
-            501 => OwnCode::NotSupported,
+            501 | 505 => OwnCode::NotSupported,
             _ => OwnCode::BadRequest,
         };
         self.gateway.metrics.refused_framing(violation.kind.detail());
@@ -257,7 +289,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
         let Some(check) = &mut this.check else { return read };
         match read {
             Poll::Ready(Ok(())) if buf.filled().len() > before => {
-                this.read_sleep.stop();
                 let was_in_body = check.framing.in_body();
                 let Err(violation) = check.bytes(&buf.filled()[before..]) else { return Poll::Ready(Ok(())) };
                 buf.set_filled(before);
@@ -275,8 +306,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
                 this.poll_refused(cx)
             }
             Poll::Pending => {
-                let Some(until) = check.silent_until(this.timing, exchanging) else { return Poll::Pending };
-                ready!(this.read_sleep.poll(cx, until));
+                ready!(check.poll_silence(cx, &mut this.read_sleep, this.timing, exchanging));
                 Poll::Ready(Ok(()))
             }
             other => other,
@@ -299,7 +329,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             ready => {
                 self.write_sleep.stop();
                 if let Some(check) = &mut self.check {
-                    check.idle_since = Instant::now();
+                    check.activity += 1;
                 }
                 ready
             }

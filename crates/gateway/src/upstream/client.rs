@@ -11,7 +11,7 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri, header};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{HttpConnector, capture_connection};
 use hyper_util::client::legacy::{Client as Pooled, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use nevertwice_config::checked::{Upstream as Config, UpstreamTls};
@@ -125,9 +125,16 @@ impl Client {
         *request.method_mut() = head.method.clone();
         *request.uri_mut() = uri;
         *request.headers_mut() = head.headers.clone();
+        let connection = capture_connection(&mut request);
         let answer = self.pooled.request(request);
         let answer = self.until_head(answer, &progress).await?;
-        check_head(&answer)?;
+        if let Err(error) = check_head(&answer) {
+            // where this answer ends is in doubt: what comes next on its connection must not answer another request
+            if let Some(connected) = connection.connection_metadata().as_ref() {
+                connected.poison();
+            }
+            return Err(error);
+        }
         Ok(answer)
     }
 
@@ -201,7 +208,9 @@ fn check_head(answer: &Response<Incoming>) -> Result<(), CallError> {
                 && !headers.contains_key(header::CONTENT_LENGTH) => {}
         _ => return malformed("framing"),
     }
-    if headers.get_all(header::CONTENT_LENGTH).iter().count() > 1 {
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    let plain = lengths.next().is_none_or(|length| length.as_bytes().iter().all(u8::is_ascii_digit));
+    if !plain || lengths.next().is_some() {
         return malformed("framing");
     }
     if answer.status().is_informational() {
@@ -240,13 +249,10 @@ fn classify(error: &ClientError) -> CallError {
 fn connect_detail(error: &ClientError) -> &'static str {
     let mut source = std::error::Error::source(error);
     while let Some(inner) = source {
-        if inner.downcast_ref::<rustls::Error>().is_some() {
+        if is_tls(inner) {
             return "tls";
         }
         if let Some(io) = inner.downcast_ref::<std::io::Error>() {
-            if io.get_ref().is_some_and(|e| e.downcast_ref::<rustls::Error>().is_some()) {
-                return "tls";
-            }
             match io.kind() {
                 std::io::ErrorKind::ConnectionRefused => return "refused",
                 std::io::ErrorKind::TimedOut => return "connect_timeout",
@@ -256,4 +262,10 @@ fn connect_detail(error: &ClientError) -> &'static str {
         source = inner.source();
     }
     "connect"
+}
+
+/// Whether a failure is one of TLS: a certificate that is not trusted, or an alert from the other side.
+fn is_tls(error: &(dyn std::error::Error + 'static)) -> bool {
+    let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    error.is::<rustls::Error>() || wrapped.is_some_and(|inner| inner.is::<rustls::Error>())
 }

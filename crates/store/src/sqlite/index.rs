@@ -283,10 +283,9 @@ impl Index {
         let mut shard = self.write(&key);
         if let Some(old) = shard.rows.remove(&key) {
             self.bodies.remove(&old.sequence);
-            // Memory counts first: the old entry may have been replayed since its tally was last written.
-            if carry && old.tally != row.tally {
+            // Memory counts first: what the file does not have yet is marked as such under this key already.
+            if carry {
                 row.tally = old.tally;
-                shard.dirty.insert(key);
             }
         }
         shard.rows.insert(key, row);

@@ -34,6 +34,8 @@ struct Relay {
     quiet_since: Instant,
     sleep: Option<Pin<Box<Sleep>>>,
     ended: bool,
+    /// Why it breaks off, while what came before is still on its way out.
+    broken: Option<BrokenOff>,
     /// Held until the upstream has sent all, then given up at once, however slowly the client reads.
     permit: Option<Permit>,
 }
@@ -65,6 +67,7 @@ impl Reply {
             quiet_since: now,
             sleep: None,
             ended: false,
+            broken: None,
             permit: Some(permit),
         };
         Self { source: Source::Relay(Box::new(relay)), record }
@@ -76,6 +79,9 @@ impl Relay {
         if let Some(chunk) = self.begun.pop_front() {
             return Poll::Ready(Some(Ok(chunk)));
         }
+        if let Some(broken) = self.broken.take() {
+            return Poll::Ready(Some(Err(broken)));
+        }
         loop {
             match Pin::new(&mut self.rest).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
@@ -84,7 +90,12 @@ impl Relay {
                     let Ok(chunk) = frame.into_data() else { continue };
                     return Poll::Ready(Some(Ok(chunk)));
                 }
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(Some(Err(BrokenOff("upstream_aborted")))),
+                Poll::Ready(Some(Err(_))) => {
+                    // a body that fails takes with it what was not flushed yet: the client gets that first
+                    self.broken = Some(BrokenOff("upstream_aborted"));
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Pending => {}
             }

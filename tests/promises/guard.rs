@@ -1,0 +1,212 @@
+//! The mass-refusal guard: an upstream that used to accept and suddenly refuses nearly every document says something
+//! about itself. Its refusals are not remembered then, those of the window are not used, and it ends by an acceptance or
+//! by an operator's word. One bad document, an upstream that never accepted, and ordinary shares of refusals do not
+//! set it off.
+
+use std::time::{Duration, Instant};
+
+use nevertwice_testkit::{Answer, Gateway, Reply, Upstream, r400, random_document};
+use serde_json::{Value, json};
+
+use crate::bench::{post, settle};
+
+const CLASSIFY: &str = "/doc-classifier/classify";
+const OTHER: &str = "/other-classifier/classify";
+const NAME: [(&str, &str); 1] = [("upstream", "doc-classifier")];
+const RECOVER: &str = "/admin/v1/upstreams/doc-classifier/recover";
+
+async fn submit(gateway: &Gateway, seed: u64) -> Answer {
+    post(gateway, CLASSIFY, random_document(5000 + seed, 2048)).await
+}
+
+async fn is_on(gateway: &Gateway) -> bool {
+    let metric = gateway.metric("gateway_negative_cache_guard", &NAME).await;
+    let (status, upstreams) = gateway.admin_get("/admin/v1/upstreams").await;
+    assert_eq!(status, 200, "{upstreams}");
+    let mut items = upstreams["items"].as_array().into_iter().flatten();
+    let guard = items.find(|item| item["name"] == NAME[0].1).map_or(Value::Null, |item| item["guard"].clone());
+    assert_eq!(guard["tripped_at"].is_null(), metric == 0.0, "metric and admin API agree: {guard}");
+    metric == 1.0
+}
+
+async fn kept_off(gateway: &Gateway) -> f64 {
+    gateway.metric("gateway_negative_cache_not_recorded_total", &[("reason", "guard")]).await
+}
+
+fn guard(lines: &str) -> String {
+    format!("negative_cache:\n  mass_refusal_guard: {{{lines}}}")
+}
+
+fn times(log: &str, text: &str) -> usize {
+    log.matches(text).count()
+}
+
+#[tokio::test]
+async fn mg_01_twenty_distinct_refusals_trip_it_and_an_acceptance_ends_it() {
+    let upstream = Upstream::start().await;
+    let second = "- name: other-classifier\n  base_url: URL\n  sync_paths: [/classify]";
+    let second = second.replace("URL", &upstream.url());
+    let mut gateway = Gateway::with(&upstream.url(), &[("UPSTREAMS", &second)]).await;
+    assert_eq!(submit(&gateway, 0).await.status, 200);
+    upstream.always(r400());
+    for n in 1..20 {
+        submit(&gateway, n).await;
+        assert!(submit(&gateway, n).await.is_hit(), "document {n} is remembered");
+    }
+    let mut requests = 1 + 19 * 2;
+    assert!(!is_on(&gateway).await);
+    // the twentieth is one too many
+    let answer = submit(&gateway, 20).await;
+    assert!(answer.status == 400 && !answer.is_hit());
+    assert!(is_on(&gateway).await);
+    assert_eq!(gateway.metric("gateway_negative_cache_suspects_total", &[]).await, 19.0);
+    assert_eq!(times(&gateway.log(), "mass-refusal guard on"), 1, "{}", gateway.log());
+
+    // nothing of the window is served, and nothing new is remembered
+    let calls = upstream.calls();
+    for n in 1..=20 {
+        for _ in 0..2 {
+            assert!(!submit(&gateway, n).await.is_hit(), "document {n}");
+        }
+    }
+    assert_eq!(upstream.calls(), calls + 40);
+    assert_eq!(kept_off(&gateway).await, 41.0);
+    assert_eq!(times(&gateway.log(), "mass-refusal guard on"), 1, "said once");
+    requests += 1 + 40;
+
+    // another upstream has nothing to do with it
+    let document = random_document(6000, 2048);
+    post(&gateway, OTHER, document.clone()).await;
+    assert!(post(&gateway, OTHER, document).await.is_hit());
+    requests += 2;
+
+    // a document of the window turns out to be good: it is served at once, and the guard is off
+    upstream.always(Reply::status(200).body("fine"));
+    let good = submit(&gateway, 3).await;
+    assert_eq!((good.status, good.text().as_str()), (200, "fine"));
+    assert!(!is_on(&gateway).await);
+    assert_eq!(times(&gateway.log(), "mass-refusal guard off"), 1, "{}", gateway.log());
+
+    // suspect entries do not come back by themselves, over a restart neither; a fresh refusal replaces them
+    upstream.always(r400());
+    assert!(!submit(&gateway, 5).await.is_hit());
+    assert!(submit(&gateway, 5).await.is_hit());
+    requests += 3;
+    settle(&gateway, requests).await;
+    gateway.restart().await;
+    assert!(submit(&gateway, 5).await.is_hit(), "the fresh refusal");
+    let calls = upstream.calls();
+    assert!(!submit(&gateway, 6).await.is_hit(), "the suspect one");
+    assert!(submit(&gateway, 6).await.is_hit());
+    assert_eq!(upstream.calls(), calls + 1);
+    settle(&gateway, requests + 3).await;
+}
+
+#[tokio::test]
+async fn mg_02_an_operator_s_word_ends_it() {
+    let upstream = Upstream::start().await;
+    let gateway =
+        Gateway::with(&upstream.url(), &[("UPSTREAM", &guard("distinct: 3, share: 0.5, window_s: 600"))]).await;
+    let (status, body) = gateway.admin_post(RECOVER, &Value::Null).await;
+    assert_eq!((status, body), (200, json!({"recovered": false})), "there is nothing to recover from");
+    submit(&gateway, 0).await;
+    upstream.always(r400());
+    for n in 1..=3 {
+        submit(&gateway, n).await;
+    }
+    assert!(is_on(&gateway).await);
+    submit(&gateway, 1).await;
+    let (status, body) = gateway.admin_post(RECOVER, &Value::Null).await;
+    assert_eq!((status, body), (200, json!({"recovered": true})));
+    assert!(!is_on(&gateway).await);
+    // the window begins anew: two refusals are remembered, the suspects have to be asked about again
+    let calls = upstream.calls();
+    for n in 1..=2 {
+        assert!(!submit(&gateway, n).await.is_hit());
+        assert!(submit(&gateway, n).await.is_hit());
+    }
+    assert_eq!(upstream.calls(), calls + 2);
+    assert!(!is_on(&gateway).await);
+    // and it can trip again
+    submit(&gateway, 9).await;
+    assert!(is_on(&gateway).await);
+    assert!(!submit(&gateway, 1).await.is_hit());
+    let (status, _) = gateway.admin_post("/admin/v1/upstreams/nobody/recover", &Value::Null).await;
+    assert_eq!(status, 404);
+    settle(&gateway, 4 + 1 + 4 + 2).await;
+}
+
+#[tokio::test]
+async fn mg_03_what_does_not_set_it_off() {
+    let upstream = Upstream::start().await;
+    upstream.always(r400());
+    let lines = guard("distinct: 5, share: 0.9, window_s: 600");
+    let gateway = Gateway::with(&upstream.url(), &[("UPSTREAM", &lines)]).await;
+    // an upstream that never accepted anything: a new route may well be fed nothing but rubbish
+    for n in 0..30 {
+        submit(&gateway, n).await;
+        assert!(submit(&gateway, n).await.is_hit());
+    }
+    assert!(!is_on(&gateway).await);
+    gateway.admin_post(RECOVER, &Value::Null).await;
+    gateway.admin_post("/admin/v1/refusals/forget", &json!({"all": true})).await;
+
+    // one document, refused a hundred times without being remembered, is one document
+    upstream.always(Reply::status(200));
+    submit(&gateway, 100).await;
+    upstream.always(r400());
+    for _ in 0..50 {
+        submit(&gateway, 101).await;
+        gateway.admin_post("/admin/v1/refusals/forget", &json!({"all": true})).await;
+    }
+    assert!(!is_on(&gateway).await);
+
+    // three acceptances among ten judged documents
+    for n in 0..30 {
+        upstream.always(if n % 10 < 3 { Reply::status(200) } else { r400() });
+        submit(&gateway, 200 + n).await;
+    }
+    assert!(!is_on(&gateway).await);
+
+    // refusals that are no verdicts: bad days of the upstream, which are not remembered anyway
+    gateway.admin_post(RECOVER, &Value::Null).await;
+    for n in 0..30 {
+        let status = [429, 500, 503, 404, 401][n % 5];
+        upstream.always(Reply::status(status));
+        submit(&gateway, 300 + n as u64).await;
+    }
+    assert!(!is_on(&gateway).await);
+    assert_eq!(kept_off(&gateway).await, 0.0);
+    settle(&gateway, 60 + 1 + 50 + 30 + 30).await;
+}
+
+#[tokio::test]
+async fn mg_04_entries_from_before_the_window_stay_and_switched_off_it_does_nothing() {
+    let upstream = Upstream::start().await;
+    let lines = guard("distinct: 3, share: 0.5, window_s: 1");
+    let gateway = Gateway::with(&upstream.url(), &[("UPSTREAM", &lines)]).await;
+    submit(&gateway, 0).await;
+    upstream.always(r400());
+    submit(&gateway, 1).await;
+    let recorded = Instant::now();
+    // the window has to pass, by the clock
+    tokio::time::sleep_until((recorded + Duration::from_millis(1200)).into()).await;
+    for n in 2..=4 {
+        submit(&gateway, n).await;
+    }
+    assert!(is_on(&gateway).await);
+    assert!(submit(&gateway, 1).await.is_hit(), "it was refused in good times");
+    assert!(!submit(&gateway, 2).await.is_hit());
+    settle(&gateway, 7).await;
+
+    let off = Gateway::with(&upstream.url(), &[("UPSTREAM", &guard("enabled: false"))]).await;
+    upstream.always(Reply::status(200));
+    submit(&off, 0).await;
+    upstream.always(r400());
+    for n in 1..=40 {
+        submit(&off, n).await;
+        assert!(submit(&off, n).await.is_hit(), "document {n}");
+    }
+    assert!(!is_on(&off).await);
+    settle(&off, 81).await;
+}
