@@ -24,7 +24,8 @@ async fn is_on(gateway: &Gateway) -> bool {
     let (status, upstreams) = gateway.admin_get("/admin/v1/upstreams").await;
     assert_eq!(status, 200, "{upstreams}");
     let mut items = upstreams["items"].as_array().into_iter().flatten();
-    let guard = items.find(|item| item["name"] == NAME[0].1).map_or(Value::Null, |item| item["guard"].clone());
+    let guard =
+        items.find(|item| item["name"] == NAME[0].1).map_or(Value::Null, |item| item["guard"].clone());
     assert_eq!(guard["tripped_at"].is_null(), metric == 0.0, "metric and admin API agree: {guard}");
     metric == 1.0
 }
@@ -106,7 +107,8 @@ async fn mg_01_twenty_distinct_refusals_trip_it_and_an_acceptance_ends_it() {
 async fn mg_02_an_operator_s_word_ends_it() {
     let upstream = Upstream::start().await;
     let gateway =
-        Gateway::with(&upstream.url(), &[("UPSTREAM", &guard("distinct: 3, share: 0.5, window_s: 600"))]).await;
+        Gateway::with(&upstream.url(), &[("UPSTREAM", &guard("distinct: 3, share: 0.5, window_s: 600"))])
+            .await;
     let (status, body) = gateway.admin_post(RECOVER, &Value::Null).await;
     assert_eq!((status, body), (200, json!({"recovered": false})), "there is nothing to recover from");
     submit(&gateway, 0).await;

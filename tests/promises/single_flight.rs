@@ -95,13 +95,14 @@ async fn cc_01_a_thousand_submissions_of_one_bad_document_are_one_call() {
         assert!(is_refusal(answer), "{answer:?}");
     }
     assert_eq!(upstream.calls(), 1);
-    assert_eq!(answers.iter().filter(|a| a.is_hit()).count(), CALLERS - 1, "all but the leader's are replays");
+    assert_eq!(
+        answers.iter().filter(|a| a.is_hit()).count(),
+        CALLERS - 1,
+        "all but the leader's are replays"
+    );
     assert!(waits(&gateway, "verdict").await > 0.9 * CALLERS as f64);
     let hits = [("upstream", "doc-classifier"), ("status", "400")];
-    assert_eq!(
-        gateway.metric("gateway_negative_cache_refusals_total", &hits).await,
-        (CALLERS - 1) as f64
-    );
+    assert_eq!(gateway.metric("gateway_negative_cache_refusals_total", &hits).await, (CALLERS - 1) as f64);
     let lines = settle(&gateway, CALLERS).await;
     let of = |code: &str| lines.iter().filter(|line| line["code"] == code).count();
     assert_eq!((of("HTTP_400"), of("REFUSED_HTTP_400")), (1, CALLERS - 1));
@@ -262,9 +263,8 @@ async fn cc_01_the_leader_s_client_may_leave_and_the_verdict_is_everybody_s() {
     // a leader that left and was accepted: the others go up themselves
     let (first, rest) = (Gate::new(), Gate::new());
     let gates = (first.clone(), rest.clone());
-    upstream.by(move |_, n| {
-        Reply::status(200).body("fine").wait_for(if n == 1 { &gates.0 } else { &gates.1 })
-    });
+    upstream
+        .by(move |_, n| Reply::status(200).body("fine").wait_for(if n == 1 { &gates.0 } else { &gates.1 }));
     let leader = leaver(&gateway, &document(8)).await;
     first.wait_waiting(1).await;
     let waiting = send(&gateway, &document(8));

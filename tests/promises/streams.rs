@@ -55,7 +55,12 @@ async fn st_01_a_stream_that_breaks_never_ends_like_a_whole_one() {
     let cases = [
         ("reset", events(with(vec![Step::Reset])), None, sent.clone()),
         ("closed between events", events(with(vec![Step::Close])), Some(false), sent.clone()),
-        ("closed in an event", events(with(vec![Step::chunk("data: {\"n\""), Step::Close])), Some(false), inside),
+        (
+            "closed in an event",
+            events(with(vec![Step::chunk("data: {\"n\""), Step::Close])),
+            Some(false),
+            inside,
+        ),
         (
             "closed in a chunk",
             events(with(vec![Step::write("40\r\ndata: half"), Step::Close])),
@@ -63,14 +68,14 @@ async fn st_01_a_stream_that_breaks_never_ends_like_a_whole_one() {
             format!("{sent}data: half"),
         ),
         ("bad chunk size", events(with(vec![Step::write("zz\r\n"), Step::Stall])), Some(false), sent.clone()),
-        ("short of its length", whole.steps(vec![Step::write("abc"), Step::Close]), Some(false), "abc".into()),
-        ("no [DONE]", events(with(vec![Step::LastChunk])), Some(true), sent.clone()),
         (
-            "whole",
-            events(with(vec![Step::chunk("data: [DONE]\n\n"), Step::LastChunk])),
-            Some(true),
-            done,
+            "short of its length",
+            whole.steps(vec![Step::write("abc"), Step::Close]),
+            Some(false),
+            "abc".into(),
         ),
+        ("no [DONE]", events(with(vec![Step::LastChunk])), Some(true), sent.clone()),
+        ("whole", events(with(vec![Step::chunk("data: [DONE]\n\n"), Step::LastChunk])), Some(true), done),
     ];
     let count = cases.len();
     for (n, (name, reply, complete, expected)) in cases.into_iter().enumerate() {
@@ -189,7 +194,8 @@ async fn st_03_an_upload_is_forwarded_while_it_arrives_and_answered_while_it_goe
     for (n, chunked) in [true, false].into_iter().enumerate() {
         let mut client = Client::connect(gateway.addr).await;
         let framing = if chunked { "Transfer-Encoding: chunked" } else { "Content-Length: 15" };
-        let head = format!("POST {CHAT} HTTP/1.1\r\nHost: gw\r\nAuthorization: Bearer tok-1\r\n{framing}\r\n\r\n");
+        let head =
+            format!("POST {CHAT} HTTP/1.1\r\nHost: gw\r\nAuthorization: Bearer tok-1\r\n{framing}\r\n\r\n");
         client.send(head).await.unwrap();
         let before = upstream.body_bytes();
         upstream.wait_calls(n as u64 + 1).await;
@@ -208,7 +214,8 @@ async fn st_03_an_upload_is_forwarded_while_it_arrives_and_answered_while_it_goe
     }
     // both at once: the answer streams while the upload does
     let gate = Gate::new();
-    let steps = vec![Step::chunk("early "), Step::WaitFor(gate.clone()), Step::chunk("late"), Step::LastChunk];
+    let steps =
+        vec![Step::chunk("early "), Step::WaitFor(gate.clone()), Step::chunk("late"), Step::LastChunk];
     upstream.always(events(steps).answer_early());
     let mut client = Client::connect(gateway.addr).await;
     let head = "POST /llm/v1/x HTTP/1.1\r\nHost: gw\r\nAuthorization: Bearer tok-1\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -264,7 +271,8 @@ async fn st_04_a_client_that_leaves_a_stream_frees_its_place_at_once() {
 #[tokio::test]
 async fn st_06_a_long_stream_lives_and_a_silent_one_ends() {
     let upstream = Upstream::start().await;
-    let gateway = with_llm(&upstream, "timeout_ms: 700\nidle_timeout_ms: 700\npool:\n  max_in_flight: 1").await;
+    let gateway =
+        with_llm(&upstream, "timeout_ms: 700\nidle_timeout_ms: 700\npool:\n  max_in_flight: 1").await;
     // three times as long as either limit, and never silent for long; a ping is a sign of life
     let mut steps = vec![];
     for n in 0..12 {
@@ -324,7 +332,8 @@ async fn st_07_a_refusal_of_a_streaming_request_comes_as_it_was_said() {
             let direct = Client::connect(upstream.addr()).await.request(request.clone()).await;
             let answer = Client::connect(gateway.addr).await.request(request).await;
             assert_eq!((answer.status, &answer.body), (direct.status, &direct.body));
-            for name in ["content-type", "retry-after", "x-request-id", "x-negative-cache", "content-length"] {
+            for name in ["content-type", "retry-after", "x-request-id", "x-negative-cache", "content-length"]
+            {
                 assert_eq!(answer.headers_named(name), direct.headers_named(name), "{name}");
             }
         }

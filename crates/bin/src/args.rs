@@ -22,4 +22,14 @@ pub enum Command {
     Demo(cmd::demo::Demo),
     /// Check a configuration file; exit code 2 and every problem if it does not hold
     Check(cmd::check::Check),
+    /// See and forget remembered refusals
+    Refusals(cmd::refusals::Refusals),
+    /// Which routes have the memory, and which not, with the reason
+    Coverage(cmd::coverage::Coverage),
+    /// The upstreams with their pools and guards
+    Upstreams(cmd::coverage::Upstreams),
+    /// Believe an upstream again whose mass-refusal guard is on
+    Recover(cmd::coverage::Recover),
+    /// The version of this program, or of a running gateway
+    Version(cmd::version::Version),
 }

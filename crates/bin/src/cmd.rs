@@ -1,5 +1,8 @@
 //! The commands, one file each.
 
 pub mod check;
+pub mod coverage;
 pub mod demo;
+pub mod refusals;
 pub mod serve;
+pub mod version;

@@ -1,10 +1,12 @@
 //! The `nevertwice` command.
 
+mod admin_client;
 mod args;
 mod build_info;
 mod cmd;
 mod exit;
 mod print;
+mod table;
 
 use std::process::ExitCode;
 
@@ -40,6 +42,11 @@ fn run(args: &Args) -> Result<Exit, Failure> {
             runtime(0)?.block_on(cmd::demo::run(demo))
         }
         Command::Check(check) => cmd::check::run(check),
+        Command::Refusals(refusals) => runtime(1)?.block_on(cmd::refusals::run(refusals)),
+        Command::Coverage(coverage) => runtime(1)?.block_on(cmd::coverage::run(coverage)),
+        Command::Upstreams(upstreams) => runtime(1)?.block_on(cmd::coverage::upstreams(upstreams)),
+        Command::Recover(recover) => runtime(1)?.block_on(cmd::coverage::recover(recover)),
+        Command::Version(version) => runtime(1)?.block_on(cmd::version::run(version)),
     }
 }
 

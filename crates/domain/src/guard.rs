@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
 
 use crate::clock::Millis;
-use crate::fingerprint::Fingerprint;
 
 /// When the guard trips.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,11 +41,15 @@ pub enum GuardStep {
     Recovered,
 }
 
+/// What is counted as one document: the document digest of a refusal, so that one file under many names counts once; the
+/// fingerprint of an acceptance, whose digest nobody works out.
+pub type Counted = [u8; 32];
+
 /// The guard of one upstream. Bounded: it remembers at most [`MassRefusalGuard::MAX_DOCUMENTS`] documents.
 #[derive(Debug, Default)]
 pub struct MassRefusalGuard {
-    judged: HashMap<Fingerprint, Judged>,
-    order: VecDeque<(Millis, Fingerprint)>,
+    judged: HashMap<Counted, Judged>,
+    order: VecDeque<(Millis, Counted)>,
     refused: u32,
     tripped_at: Option<Millis>,
 }
@@ -78,7 +81,7 @@ impl MassRefusalGuard {
         &mut self,
         policy: &GuardPolicy,
         used_to_accept: bool,
-        document: Fingerprint,
+        document: Counted,
         now: Millis,
     ) -> GuardStep {
         if !policy.enabled {
@@ -86,7 +89,10 @@ impl MassRefusalGuard {
         }
         self.put(policy, document, true, now);
         let judged = self.judged.len() as f64;
-        let over = self.refused >= policy.distinct && f64::from(self.refused) > policy.share * judged;
+        let refused = f64::from(self.refused);
+        // a share of 1 means all of them
+        let nearly_all = refused > policy.share * judged || refused >= judged;
+        let over = self.refused >= policy.distinct && nearly_all;
         if self.tripped_at.is_none() && used_to_accept && over {
             self.tripped_at = Some(now);
             let window = i64::try_from(policy.window_ms).unwrap_or(i64::MAX);
@@ -96,7 +102,7 @@ impl MassRefusalGuard {
     }
 
     /// The upstream accepted this document: it works again.
-    pub fn accepted(&mut self, policy: &GuardPolicy, document: Fingerprint, now: Millis) -> GuardStep {
+    pub fn accepted(&mut self, policy: &GuardPolicy, document: Counted, now: Millis) -> GuardStep {
         if !policy.enabled {
             return GuardStep::Steady;
         }
@@ -114,7 +120,7 @@ impl MassRefusalGuard {
         *self = Self::default();
     }
 
-    fn put(&mut self, policy: &GuardPolicy, document: Fingerprint, refused: bool, now: Millis) {
+    fn put(&mut self, policy: &GuardPolicy, document: Counted, refused: bool, now: Millis) {
         while let Some(&(at, old)) = self.order.front() {
             if now.since_ms(at) <= policy.window_ms && self.order.len() < Self::MAX_DOCUMENTS {
                 break;
@@ -139,10 +145,10 @@ impl MassRefusalGuard {
 mod tests {
     use super::*;
 
-    fn doc(n: u32) -> Fingerprint {
+    fn doc(n: u32) -> Counted {
         let mut bytes = [0; 32];
         bytes[..4].copy_from_slice(&n.to_le_bytes());
-        Fingerprint::from_bytes(bytes)
+        bytes
     }
 
     #[test]

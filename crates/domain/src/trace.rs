@@ -9,6 +9,7 @@ pub struct Trace {
     id: u128,
     span: u64,
     sampled: bool,
+    continues: bool,
 }
 
 impl Trace {
@@ -18,10 +19,13 @@ impl Trace {
     pub fn from_header(value: Option<&[u8]>, mut random: impl FnMut() -> u64) -> Self {
         let span = random() | 1;
         match value.and_then(parse) {
-            Some((id, sampled)) => Self { id, span, sampled },
-            None => {
-                Self { id: (u128::from(random()) << 64) | u128::from(random()) | 1, span, sampled: false }
-            }
+            Some((id, sampled)) => Self { id, span, sampled, continues: true },
+            None => Self {
+                id: (u128::from(random()) << 64) | u128::from(random()) | 1,
+                span,
+                sampled: false,
+                continues: false,
+            },
         }
     }
 
@@ -29,6 +33,12 @@ impl Trace {
     #[must_use]
     pub fn id(&self) -> TraceId {
         TraceId(self.id)
+    }
+
+    /// Whether it goes on from the caller's own trace.
+    #[must_use]
+    pub fn continues(&self) -> bool {
+        self.continues
     }
 
     /// The `traceparent` for the upstream: same trace, the gateway's span as the parent.

@@ -1,8 +1,8 @@
 //! The audit: one JSON line per request, written by a thread of its own. Traffic never waits for it.
 //!
 //! Lines are formatted where the request ends and appended to a bounded buffer; the thread takes the buffer a few times a
-//! second, or at once when it fills. What does not fit is dropped and counted. A sink that fails is tried again; a line is
-//! written whole or not at all.
+//! second, or at once when it fills. A sink that fails is tried again and again with the lines that are still to be
+//! written; when the buffer is full, further lines are dropped and counted. A line is written whole or not at all.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -45,7 +45,6 @@ struct Shared {
 #[derive(Default)]
 struct Buffer {
     bytes: Vec<u8>,
-    lines: u64,
     closed: bool,
 }
 
@@ -84,7 +83,6 @@ impl Audit {
         }
         let before = buffer.bytes.len();
         event.write_line(&mut buffer.bytes);
-        buffer.lines += 1;
         let after = buffer.bytes.len();
         drop(buffer);
         if before < WAKE_BYTES && after >= WAKE_BYTES {
@@ -125,47 +123,51 @@ impl Shared {
     }
 
     fn write_until_closed(&self, sink: &mut Sink) {
-        let mut bytes = Vec::new();
+        // what is being written; after a failure, what still has to be
+        let mut pending = Vec::new();
         let mut reported = false;
         loop {
-            let (lines, closed) = {
+            let closed = {
                 let mut buffer = self.hold();
-                if !buffer.closed && buffer.bytes.len() < WAKE_BYTES {
+                if !buffer.closed && (buffer.bytes.len() < WAKE_BYTES || !pending.is_empty()) {
                     buffer =
                         self.wake.wait_timeout(buffer, INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
                 }
-                std::mem::swap(&mut bytes, &mut buffer.bytes);
-                (std::mem::take(&mut buffer.lines), buffer.closed)
+                if pending.is_empty() {
+                    std::mem::swap(&mut pending, &mut buffer.bytes);
+                }
+                buffer.closed
             };
             let asked = self.reopen.swap(false, Ordering::Relaxed);
-            match sink.write(&bytes, asked) {
-                Ok(()) => {
-                    self.metrics.audit_written.inc_by(lines);
-                    if reported && !bytes.is_empty() {
+            let (written, failure) = sink.write(&pending, asked);
+            self.metrics.audit_written.inc_by(count_lines(&pending[..written]));
+            pending.drain(..written);
+            match failure {
+                None => {
+                    self.failing.store(false, Ordering::Relaxed);
+                    if std::mem::take(&mut reported) {
                         tracing::info!("audit lines are written again");
-                        reported = false;
                     }
-                    if !bytes.is_empty() || asked {
-                        self.failing.store(false, Ordering::Relaxed);
-                    }
+                    pending.shrink_to(2 * WAKE_BYTES);
                 }
-                Err((error, unwritten)) => {
+                Some(error) => {
                     self.metrics.audit_errors.inc();
-                    self.metrics.audit_written.inc_by(lines.saturating_sub(unwritten));
-                    self.metrics.audit_dropped.inc_by(unwritten);
                     self.failing.store(true, Ordering::Relaxed);
-                    if !reported {
-                        tracing::error!(%error, "audit lines cannot be written, they are dropped and counted");
-                        reported = true;
+                    if !std::mem::replace(&mut reported, true) {
+                        tracing::error!(%error, "audit lines cannot be written, they are kept as long as there is room");
                     }
                 }
             }
-            bytes.clear();
-            bytes.shrink_to(2 * WAKE_BYTES);
-            if self.failing.load(Ordering::Relaxed) && self.refuse && sink.probe() {
-                self.failing.store(false, Ordering::Relaxed);
-            }
-            if closed {
+            if closed && (pending.is_empty() || reported) {
+                let mut buffer = self.hold();
+                let lost = count_lines(&pending) + count_lines(&std::mem::take(&mut buffer.bytes));
+                self.metrics.audit_dropped.inc_by(lost);
+                if lost > 0 {
+                    tracing::error!(
+                        lines = lost,
+                        "audit lines are lost: they could not be written before the end"
+                    );
+                }
                 return;
             }
         }
@@ -178,22 +180,17 @@ enum Sink {
 }
 
 impl Sink {
-    /// Writes whole lines. On failure says how many of them did not get out.
-    fn write(&mut self, lines: &[u8], reopen: bool) -> Result<(), (io::Error, u64)> {
+    /// Writes whole lines, and says how many bytes of them got out.
+    fn write(&mut self, lines: &[u8], reopen: bool) -> (usize, Option<io::Error>) {
         match self {
             Self::Stdout => {
                 let mut out = io::stdout().lock();
-                out.write_all(lines).and_then(|()| out.flush()).map_err(|e| (e, count_lines(lines)))
+                match out.write_all(lines).and_then(|()| out.flush()) {
+                    Ok(()) => (lines.len(), None),
+                    Err(error) => (0, Some(error)),
+                }
             }
             Self::File(file) => file.write(lines, reopen),
-        }
-    }
-
-    /// Whether writing seems possible again, asked while requests are refused.
-    fn probe(&mut self) -> bool {
-        match self {
-            Self::Stdout => true,
-            Self::File(file) => file.probe(),
         }
     }
 }
@@ -226,42 +223,55 @@ impl LogFile {
         })
     }
 
-    fn write(&mut self, mut lines: &[u8], reopen: bool) -> Result<(), (io::Error, u64)> {
-        let failed = |error, lines| Err((error, count_lines(lines)));
-        if (reopen || self.file.is_none() || self.moved_away())
-            && let Err(error) = self.reopen()
-        {
-            return failed(error, lines);
-        }
-        while !lines.is_empty() {
-            let fits = self.rotate_bytes.map_or(u64::MAX, |max| max.saturating_sub(self.length));
-            let mut batch = lines;
-            if batch.len() as u64 > fits {
-                let within = &batch[..usize::try_from(fits).unwrap_or(batch.len())];
-                let end = memchr::memrchr(b'\n', within).map_or(0, |i| i + 1);
-                if end == 0 && self.length > 0 {
-                    if let Err(error) = self.rotate() {
-                        return failed(error, lines);
-                    }
-                    continue;
-                }
-                let first_line = memchr::memchr(b'\n', batch).map_or(batch.len(), |i| i + 1);
-                batch = &batch[..end.max(if self.length == 0 { first_line } else { 0 })];
+    fn write(&mut self, lines: &[u8], reopen: bool) -> (usize, Option<io::Error>) {
+        if reopen || self.file.is_none() || self.moved_away() {
+            self.file = None;
+            if let Err(error) = self.reopen() {
+                return (0, Some(error));
             }
-            let Some(file) = self.file.as_mut() else { return failed(io::Error::other("not open"), lines) };
-            if let Err((error, written)) = append(file, batch) {
+        }
+        let mut at = 0;
+        while at < lines.len() {
+            match self.write_batch(&lines[at..]) {
+                Ok(written) => at += written,
+                Err((error, written)) => return (at + written, Some(error)),
+            }
+        }
+        (at, None)
+    }
+
+    /// Writes as many whole lines as fit into this file, rotating first when none does. On failure says how many bytes of
+    /// whole lines got out.
+    fn write_batch(&mut self, lines: &[u8]) -> Result<usize, (io::Error, usize)> {
+        let fits = self.rotate_bytes.map_or(u64::MAX, |max| max.saturating_sub(self.length));
+        let mut end = lines.len();
+        if end as u64 > fits {
+            let within = &lines[..usize::try_from(fits).unwrap_or(end)];
+            end = memchr::memrchr(b'\n', within).map_or(0, |i| i + 1);
+            if end == 0 && self.length > 0 {
+                return self.rotate().map(|()| 0).map_err(|error| (error, 0));
+            }
+            if end == 0 {
+                // longer than a whole file may be: it gets one of its own
+                end = memchr::memchr(b'\n', lines).map_or(lines.len(), |i| i + 1);
+            }
+        }
+        let Some(file) = self.file.as_mut() else { return Err((io::Error::other("not open"), 0)) };
+        match append(file, &lines[..end]) {
+            Ok(()) => {
+                self.length += end as u64;
+                Ok(end)
+            }
+            Err((error, written)) => {
                 // a half line must not be joined with the next one
-                let whole = memchr::memrchr(b'\n', &batch[..written]).map_or(0, |i| i + 1);
+                let whole = memchr::memrchr(b'\n', &lines[..written]).map_or(0, |i| i + 1);
                 if file.set_len(self.length + whole as u64).is_err() {
                     self.file = None;
                 }
                 self.length += whole as u64;
-                return failed(error, &lines[whole..]);
+                Err((error, whole))
             }
-            self.length += batch.len() as u64;
-            lines = &lines[batch.len()..];
         }
-        Ok(())
     }
 
     /// Looks, every other second, whether the path still names the open file.
@@ -304,16 +314,6 @@ impl LogFile {
         }
         self.reopen()
     }
-
-    fn probe(&mut self) -> bool {
-        if self.file.is_none() {
-            return self.reopen().is_ok();
-        }
-        // one byte more and back: a full disk refuses it
-        let Some(file) = self.file.as_mut() else { return false };
-        let room = append(file, b"\n").is_ok();
-        file.set_len(self.length).is_ok() && room
-    }
 }
 
 fn append(file: &mut File, mut bytes: &[u8]) -> Result<(), (io::Error, usize)> {
@@ -351,6 +351,11 @@ mod tests {
         AuditConfig { sink: AuditSink::Stdout, on_full: OnFull::Drop, rotate_bytes, keep: 2 }
     }
 
+    fn write(file: &mut LogFile, lines: &[u8], reopen: bool) {
+        let (written, failure) = file.write(lines, reopen);
+        assert!(failure.is_none() && written == lines.len());
+    }
+
     fn read(dir: &Path, name: &str) -> String {
         std::fs::read_to_string(dir.join(name)).unwrap_or_default()
     }
@@ -360,13 +365,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut file = LogFile::open(&dir.path().join("a"), &config(Some(10))).unwrap();
         for n in 0..4 {
-            file.write(format!("line{n}a\nline{n}b\n").as_bytes(), false).unwrap();
+            write(&mut file, format!("line{n}a\nline{n}b\n").as_bytes(), false);
         }
         assert_eq!(read(dir.path(), "a"), "line3b\n");
         assert_eq!(read(dir.path(), "a.1"), "line3a\n");
         assert_eq!(read(dir.path(), "a.2"), "line2b\n");
         assert!(!dir.path().join("a.3").exists());
-        file.write(b"a line that is longer than the limit\nx\n", false).unwrap();
+        write(&mut file, b"a line that is longer than the limit\nx\n", false);
         assert_eq!(read(dir.path(), "a.1"), "a line that is longer than the limit\n");
     }
 
@@ -375,9 +380,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         let mut file = LogFile::open(&path, &config(None)).unwrap();
-        file.write(b"one\n", false).unwrap();
+        write(&mut file, b"one\n", false);
         std::fs::rename(&path, dir.path().join("old")).unwrap();
-        file.write(b"two\n", true).unwrap();
+        write(&mut file, b"two\n", true);
         assert_eq!((read(dir.path(), "old"), read(dir.path(), "a")), ("one\n".into(), "two\n".into()));
     }
 
@@ -387,7 +392,7 @@ mod tests {
         let path = dir.path().join("a");
         std::fs::write(&path, "{\"half").unwrap();
         let mut file = LogFile::open(&path, &config(None)).unwrap();
-        file.write(b"{}\n", false).unwrap();
+        write(&mut file, b"{}\n", false);
         assert_eq!(read(dir.path(), "a"), "{\"half\n{}\n");
     }
 }

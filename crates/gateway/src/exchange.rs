@@ -82,7 +82,7 @@ async fn approach(
     let (head, body) = request.into_parts();
     gateway.accepts_work()?;
     let tenant = identify::tenant(gateway, &head.headers)?;
-    record.tenant(tenant);
+    record.tenant(&tenant);
     let plan = plan::route(gateway, tenant, &head)?;
     record.plan(&plan);
     let taken = intake::take(gateway, &plan, &head, body, record).await?;
@@ -102,13 +102,14 @@ async fn answer(
     mut call: Box<Call>,
     record: &mut Record,
 ) -> Result<(Answer, Permit), Rejection> {
+    // a request that found no place says nothing about the document: only if it was the last one are waiters released
+    let permit = admit::place(&call, record).await?;
     let judged = async {
-        let permit = admit::place(&call, record).await?;
         let answer = dispatch::send(gateway, &mut call, record).await?;
-        Ok((judge::judge(gateway, &call, answer).await?, permit))
+        judge::judge(gateway, &call, answer).await
     };
     match judged.await {
-        Ok((judged, permit)) => Ok((remember::remember(gateway, call, judged, record).await, permit)),
+        Ok(judged) => Ok((remember::remember(gateway, call, judged, record).await, permit)),
         Err(rejection) => {
             call.land_without_verdict();
             Err(rejection)

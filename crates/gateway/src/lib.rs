@@ -114,7 +114,6 @@ impl Gateway {
             })?),
         };
         check_spill_dir(&config.limits)?;
-        let tracker = TaskTracker::new();
         let memory = match (&config.memory, on.store) {
             (Some(memory), Some(store)) => {
                 let key = match &memory.key_secret {
@@ -127,8 +126,7 @@ impl Gateway {
                     memory.max_entries,
                     memory.statuses
                 );
-                let (clock, metrics) = (Arc::clone(&on.clock), Arc::clone(&metrics));
-                Some(Memory::new(memory, key, store, clock, metrics, tracker.clone()))
+                Some(Memory::new(memory, key, store, Arc::clone(&on.clock), Arc::clone(&metrics)))
             }
             _ => None,
         };
@@ -157,11 +155,11 @@ impl Gateway {
             budget: Budget::new(config.limits.buffer_memory_bytes, Arc::clone(&metrics)),
             limits: config.limits,
             audit,
-            unrouted: metrics.upstream("none", 0, None),
+            unrouted: metrics.upstream("(none)", 0, None),
             metrics,
             any_route: "*".into(),
             clock: on.clock,
-            tracker,
+            tracker: TaskTracker::new(),
             phase: AtomicU8::new(Phase::Serving as u8),
             http: config.http,
         });

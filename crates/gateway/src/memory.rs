@@ -10,14 +10,13 @@ use std::time::Duration;
 use nevertwice_config::checked::{Memory as MemoryConfig, UpstreamMemory};
 use nevertwice_domain::clock::{Clock, Millis};
 use nevertwice_domain::entry::{Candidate, Entry, Expected, Selector};
-use nevertwice_domain::fingerprint::{DeploymentKey, Fingerprint};
+use nevertwice_domain::fingerprint::{DeploymentKey, DocumentDigest, Fingerprint};
 use nevertwice_domain::guard::{GuardStep, MassRefusalGuard};
 use nevertwice_domain::profile::NotRecorded;
 use nevertwice_domain::status::StatusSet;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use nevertwice_store::{Fence, Recorded, RefusalStore, StoreError};
 use quick_cache::sync::Cache;
-use tokio_util::task::TaskTracker;
 
 pub(crate) use flights::{Attempt, Boarding, Flights, Landing};
 
@@ -40,7 +39,6 @@ pub(crate) struct Memory {
     pub(crate) max_body_bytes: u64,
     max_entries: u64,
     accepted: Cache<Fingerprint, Millis>,
-    tracker: TaskTracker,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
 }
@@ -89,7 +87,6 @@ impl Memory {
         store: Arc<dyn RefusalStore>,
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
-        tracker: TaskTracker,
     ) -> Self {
         Self {
             store,
@@ -99,7 +96,6 @@ impl Memory {
             max_body_bytes: config.max_body_bytes,
             max_entries: config.max_entries,
             accepted: Cache::new(ACCEPTED_KEPT),
-            tracker,
             clock,
             metrics,
         }
@@ -186,23 +182,11 @@ impl Memory {
     ) {
         let now = self.clock.now();
         self.accepted.insert(asked.fingerprint, now);
-        let step = guard.guard.hold().accepted(&guard.rules.guard, asked.fingerprint, now);
+        let step = guard.guard.hold().accepted(&guard.rules.guard, *asked.fingerprint.as_bytes(), now);
         if step == GuardStep::Recovered {
             tracing::warn!(%upstream, "mass-refusal guard off: the upstream accepts again, refusals are remembered again");
         }
         let alone = attempt.is_none_or(Attempt::is_alone);
-        let nothing_to_remove = alone && self.store.near(&asked.fingerprint).is_none();
-        if nothing_to_remove && !self.store.has_accepted(upstream) {
-            // the first acceptance of an upstream is written to disk: nobody has to wait for that
-            let (store, key, upstream) = (Arc::clone(&self.store), asked.fingerprint, upstream.clone());
-            let metrics = Arc::clone(&self.metrics);
-            self.tracker.spawn(async move {
-                if let Err(error) = store.accept(&key, &upstream).await {
-                    report(&metrics, "accept", &error);
-                }
-            });
-            return;
-        }
         let removal = async {
             if !alone {
                 // another attempt at this document is under way and may still be refused: fence it
@@ -225,9 +209,10 @@ impl Memory {
         guard: &UpstreamGuard,
         deadline: Duration,
     ) -> Result<Arc<Entry>, NotRecorded> {
-        let (fingerprint, upstream) = (entry.fingerprint, entry.upstream.clone());
+        let (fingerprint, upstream, scope) =
+            (entry.fingerprint, entry.upstream.clone(), Arc::from(entry.scope.as_str()));
         self.accepted.remove(&fingerprint);
-        self.watch(&fingerprint, &upstream, guard).await;
+        self.watch(&entry.document.digest, &upstream, guard, deadline).await;
         if guard.tripped_at().is_some() {
             return Err(NotRecorded::Guard);
         }
@@ -240,7 +225,11 @@ impl Memory {
                 });
                 Ok(entry)
             }
-            Ok(Ok(Recorded::AlreadyThere(entry))) => Ok(entry),
+            Ok(Ok(Recorded::AlreadyThere(entry))) => {
+                // what others will be answered with has to be what they ask for
+                let asked = Guarded { fingerprint, scope };
+                self.verified(entry, &asked, &upstream, &guard.rules).ok_or(NotRecorded::Store)
+            }
             Ok(Ok(Recorded::Unconfirmed(_))) => Err(NotRecorded::Unconfirmed),
             Ok(Ok(Recorded::Fenced)) => Err(NotRecorded::Fenced),
             Ok(Err(error)) => {
@@ -255,10 +244,16 @@ impl Memory {
     }
 
     /// Shows the refusal to the mass-refusal guard, and carries out what follows when it trips.
-    async fn watch(&self, fingerprint: &Fingerprint, upstream: &UpstreamName, guard: &UpstreamGuard) {
+    async fn watch(
+        &self,
+        document: &DocumentDigest,
+        upstream: &UpstreamName,
+        guard: &UpstreamGuard,
+        deadline: Duration,
+    ) {
         let used_to_accept = self.store.has_accepted(upstream);
         let policy = &guard.rules.guard;
-        let step = guard.guard.hold().refused(policy, used_to_accept, *fingerprint, self.clock.now());
+        let step = guard.guard.hold().refused(policy, used_to_accept, *document.as_bytes(), self.clock.now());
         let GuardStep::Tripped { since } = step else { return };
         tracing::error!(
             %upstream,
@@ -267,11 +262,12 @@ impl Memory {
             "mass-refusal guard on: an upstream that used to accept refuses nearly every document, \
              nothing more is remembered and what was remembered in this window is not used"
         );
-        match self.store.suspect(upstream, since).await {
-            Ok(marked) => self.counts(|m| {
+        match tokio::time::timeout(deadline, self.store.suspect(upstream, since)).await {
+            Ok(Ok(marked)) => self.counts(|m| {
                 m.suspects.inc_by(marked);
             }),
-            Err(error) => self.store_error("suspect", &error),
+            Ok(Err(error)) => self.store_error("suspect", &error),
+            Err(_) => self.counts(|m| m.store_error("suspect")),
         }
     }
 

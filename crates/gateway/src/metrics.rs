@@ -124,6 +124,7 @@ pub(crate) struct UpstreamMetrics {
 }
 
 /// The handles of one tenant.
+#[derive(Clone)]
 pub(crate) struct TenantMetrics([Counter; 6]);
 
 const RESULTS: [&str; 6] = ["ok", "refused", "failed", "replayed", "shed", "gateway"];

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nevertwice_domain::tenant::TenantId;
 use tokio::sync::oneshot;
 
 use crate::lock::Lock;
@@ -29,7 +30,7 @@ struct State {
 
 #[derive(Debug)]
 struct Line {
-    tenant: usize,
+    tenant: TenantId,
     waiting: VecDeque<oneshot::Sender<Permit>>,
 }
 
@@ -52,7 +53,7 @@ impl Pool {
     }
 
     /// A place for a request of `tenant`, at once or when its turn comes. Dropping the future gives the wait up.
-    pub(crate) async fn admit(self: &Arc<Self>, tenant: usize) -> Result<Permit, Shed> {
+    pub(crate) async fn admit(self: &Arc<Self>, tenant: &TenantId) -> Result<Permit, Shed> {
         let Some(turn) = self.enter(tenant)? else { return Ok(Permit(Arc::clone(self))) };
         match tokio::time::timeout(self.limits.queue_timeout, turn).await {
             Ok(Ok(permit)) => Ok(permit),
@@ -62,7 +63,7 @@ impl Pool {
     }
 
     /// Takes a place (`None`) or a turn in the queue.
-    fn enter(self: &Arc<Self>, tenant: usize) -> Result<Option<oneshot::Receiver<Permit>>, Shed> {
+    fn enter(self: &Arc<Self>, tenant: &TenantId) -> Result<Option<oneshot::Receiver<Permit>>, Shed> {
         let mut state = self.state.hold();
         if state.in_flight < self.limits.max_in_flight {
             state.in_flight += 1;
@@ -73,9 +74,9 @@ impl Pool {
             return Err(Shed::Full);
         }
         let (sender, receiver) = oneshot::channel();
-        match state.turns.iter_mut().find(|line| line.tenant == tenant) {
+        match state.turns.iter_mut().find(|line| line.tenant == *tenant) {
             Some(line) => line.waiting.push_back(sender),
-            None => state.turns.push_back(Line { tenant, waiting: VecDeque::from([sender]) }),
+            None => state.turns.push_back(Line { tenant: tenant.clone(), waiting: VecDeque::from([sender]) }),
         }
         state.queued += 1;
         Ok(Some(receiver))
@@ -110,9 +111,9 @@ impl State {
     }
 
     /// Sheds the latest request of the tenant that waits with the most, if that is more than `tenant` waits with.
-    fn make_room_for(&mut self, tenant: usize) -> bool {
+    fn make_room_for(&mut self, tenant: &TenantId) -> bool {
         let waits = |line: &Line| line.waiting.len();
-        let own = self.turns.iter().find(|line| line.tenant == tenant).map_or(0, waits);
+        let own = self.turns.iter().find(|line| line.tenant == *tenant).map_or(0, waits);
         match self.turns.iter_mut().max_by_key(|line| line.waiting.len()) {
             Some(longest) if longest.waiting.len() > own + 1 => {
                 longest.waiting.pop_back();
@@ -163,6 +164,10 @@ impl Drop for Permit {
 mod tests {
     use super::*;
 
+    fn tenant(n: u8) -> TenantId {
+        TenantId::new(&format!("t{n}")).unwrap()
+    }
+
     fn pool(max_in_flight: usize, max_queue: usize) -> Arc<Pool> {
         Pool::new(nevertwice_config::checked::Pool {
             max_in_flight,
@@ -175,9 +180,9 @@ mod tests {
     #[tokio::test]
     async fn places_go_round_the_tenants() {
         let pool = pool(1, 10);
-        let first = pool.admit(0).await.unwrap();
-        let mut flood: Vec<_> = (0..5).map(|_| pool.enter(0).unwrap().unwrap()).collect();
-        let mut other = pool.enter(1).unwrap().unwrap();
+        let first = pool.admit(&tenant(0)).await.unwrap();
+        let mut flood: Vec<_> = (0..5).map(|_| pool.enter(&tenant(0)).unwrap().unwrap()).collect();
+        let mut other = pool.enter(&tenant(1)).unwrap().unwrap();
         drop(first);
         let permit = flood[0].try_recv().unwrap();
         drop(permit);
@@ -188,10 +193,10 @@ mod tests {
     #[tokio::test]
     async fn a_full_queue_sheds_the_flood_and_not_the_neighbour() {
         let pool = pool(1, 3);
-        let held = pool.admit(0).await.unwrap();
-        let mut flood: Vec<_> = (0..3).map(|_| pool.enter(0).unwrap().unwrap()).collect();
-        assert_eq!(pool.enter(0).unwrap_err(), Shed::Full);
-        let mut other = pool.enter(1).unwrap().unwrap();
+        let held = pool.admit(&tenant(0)).await.unwrap();
+        let mut flood: Vec<_> = (0..3).map(|_| pool.enter(&tenant(0)).unwrap().unwrap()).collect();
+        assert_eq!(pool.enter(&tenant(0)).unwrap_err(), Shed::Full);
+        let mut other = pool.enter(&tenant(1)).unwrap().unwrap();
         assert!(flood[2].try_recv().is_err_and(|e| e == oneshot::error::TryRecvError::Closed));
         assert_eq!(pool.load(), (1, 3));
         drop(held);
@@ -202,17 +207,17 @@ mod tests {
     #[tokio::test]
     async fn waiting_ends_at_the_deadline() {
         let pool = pool(1, 3);
-        let _held = pool.admit(0).await.unwrap();
-        assert_eq!(pool.admit(0).await.unwrap_err(), Shed::TimedOut);
+        let _held = pool.admit(&tenant(0)).await.unwrap();
+        assert_eq!(pool.admit(&tenant(0)).await.unwrap_err(), Shed::TimedOut);
         assert_eq!(pool.load(), (1, 0));
     }
 
     #[tokio::test]
     async fn a_place_offered_to_one_who_left_is_passed_on() {
         let pool = pool(1, 3);
-        let held = pool.admit(0).await.unwrap();
-        let gone = pool.enter(0).unwrap().unwrap();
-        let mut stays = pool.enter(0).unwrap().unwrap();
+        let held = pool.admit(&tenant(0)).await.unwrap();
+        let gone = pool.enter(&tenant(0)).unwrap().unwrap();
+        let mut stays = pool.enter(&tenant(0)).unwrap().unwrap();
         drop(gone);
         drop(held);
         let permit = stays.try_recv().unwrap();

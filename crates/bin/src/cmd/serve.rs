@@ -17,8 +17,8 @@ use nevertwice_store::sqlite::{SqliteOptions, SqliteStore};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::cmd::check::{report_problems, report_warnings};
 use crate::build_info;
+use crate::cmd::check::{report_problems, report_warnings};
 use crate::exit::{Exit, Failure};
 
 /// What to serve.
@@ -103,15 +103,17 @@ impl Running {
         self.admin.as_ref().map(AdminServer::addr)
     }
 
-    /// Waits for SIGTERM or SIGINT, then drains; a second one cuts at once.
+    /// Waits for SIGTERM, SIGINT or SIGHUP, then drains; a second one cuts at once.
     pub async fn until_signal(self) -> Result<Exit, Failure> {
         let mut term = signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for SIGINT")?;
+        let mut hangup = signal(SignalKind::hangup()).context("cannot watch for SIGHUP")?;
         let mut user1 = signal(SignalKind::user_defined1()).context("cannot watch for SIGUSR1")?;
         loop {
             tokio::select! {
                 _ = term.recv() => break,
                 _ = interrupt.recv() => break,
+                _ = hangup.recv() => break,
                 _ = user1.recv() => self.gateway.reopen_audit(),
             }
         }

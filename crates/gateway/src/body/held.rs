@@ -14,6 +14,8 @@ use crate::metrics::Metrics;
 
 /// Chunks below this are copied together, so that a body of tiny chunks does not take many times its size.
 const SMALL_CHUNK: usize = 4 << 10;
+/// After a chunk of this size others get their turn.
+const LARGE_CHUNK: usize = 64 << 10;
 /// What is gathered before it is written to disk at once.
 const SPILL_BATCH: usize = 256 << 10;
 
@@ -203,6 +205,10 @@ impl Held {
                 let wanted = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(chunk.len());
                 sink(&chunk[..wanted]);
                 at += wanted as u64;
+                if wanted >= LARGE_CHUNK {
+                    // hashing a long document must not hold up the other requests of this worker
+                    tokio::task::yield_now().await;
+                }
             }
         }
         Ok(())

@@ -15,6 +15,7 @@ use nevertwice_domain::outcome::OwnCode;
 use tokio::time::Sleep;
 
 use super::held::Held;
+use crate::lock::Lock;
 
 /// How far a body got. Shared with the one who waits for the answer.
 #[derive(Debug)]
@@ -66,28 +67,48 @@ pub(crate) struct Outbound {
 }
 
 enum Source {
-    Empty,
     Held(HeldBody),
-    Client(ClientBody),
+    Client(Coming),
+}
+
+/// A client's body that has not been taken yet. It is taken when a connection asks for its first byte, so that a request
+/// whose connection could not be made can be tried at another replica.
+pub(crate) struct ClientBody {
+    body: Arc<Lock<Option<Incoming>>>,
+    hint: SizeHint,
+    limit: u64,
+    empty: bool,
+}
+
+impl ClientBody {
+    /// At most `limit` bytes of it are passed on.
+    pub(crate) fn new(body: Incoming, limit: u64) -> Self {
+        let (hint, empty) = (body.size_hint(), body.is_end_stream());
+        Self { body: Arc::new(Lock::new(Some(body))), hint, limit, empty }
+    }
 }
 
 impl Outbound {
-    pub(crate) fn empty() -> Self {
-        let progress = Progress::new();
-        progress.ended.store(true, Ordering::Relaxed);
-        Self { source: Source::Empty, progress }
-    }
-
     pub(crate) fn held(body: Held) -> Self {
         let source = Source::Held(HeldBody { body, at: 0, next_edit: 0, reading: None, sent: 0 });
         Self { source, progress: Progress::new() }
     }
 
-    /// A client's body, passed on as it comes: at most `limit` bytes, never silent for longer than `idle`.
-    pub(crate) fn client(body: Incoming, limit: u64, idle: Duration) -> Self {
-        let source =
-            Source::Client(ClientBody { body, left: limit, idle, sleep: None, quiet_since: Instant::now() });
-        Self { source, progress: Progress::new() }
+    /// A client's body, passed on as it comes, never silent for longer than `idle`.
+    pub(crate) fn client(body: &ClientBody, idle: Duration) -> Self {
+        let progress = Progress::new();
+        progress.ended.store(body.empty, Ordering::Relaxed);
+        let source = Source::Client(Coming {
+            slot: Arc::clone(&body.body),
+            body: None,
+            hint: body.hint,
+            ended: body.empty,
+            left: body.limit,
+            idle,
+            sleep: None,
+            quiet_since: Instant::now(),
+        });
+        Self { source, progress }
     }
 
     pub(crate) fn progress(&self) -> Arc<Progress> {
@@ -147,18 +168,37 @@ impl HeldBody {
     }
 }
 
-struct ClientBody {
-    body: Incoming,
+/// A client's body on its way.
+struct Coming {
+    slot: Arc<Lock<Option<Incoming>>>,
+    body: Option<Incoming>,
+    /// What the client said of its length, less what has passed.
+    hint: SizeHint,
+    ended: bool,
     left: u64,
     idle: Duration,
     sleep: Option<Pin<Box<Sleep>>>,
     quiet_since: Instant,
 }
 
-impl ClientBody {
+impl Coming {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyFault>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        if self.body.is_none() {
+            self.quiet_since = Instant::now();
+            self.body = self.slot.hold().take();
+        }
         loop {
-            match Pin::new(&mut self.body).poll_frame(cx) {
+            // taken before: this request was sent already, and is not sent again
+            let Some(body) = self.body.as_mut() else {
+                return Poll::Ready(Some(Err(BodyFault(OwnCode::Internal))));
+            };
+            let polled = Pin::new(&mut *body).poll_frame(cx);
+            self.hint = body.size_hint();
+            self.ended = body.is_end_stream();
+            match polled {
                 Poll::Ready(Some(Ok(frame))) => {
                     self.quiet_since = Instant::now();
                     // a request's trailers are not passed on: nothing announced them to the upstream
@@ -172,7 +212,10 @@ impl ClientBody {
                 Poll::Ready(Some(Err(error))) => {
                     return Poll::Ready(Some(Err(BodyFault(body_fault(&error)))));
                 }
-                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(None) => {
+                    self.ended = true;
+                    return Poll::Ready(None);
+                }
                 Poll::Pending => {}
             }
             let until = self.quiet_since + self.idle;
@@ -209,7 +252,6 @@ impl Body for Outbound {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let chunk = match &mut self.source {
-            Source::Empty => return Poll::Ready(None),
             Source::Held(body) => {
                 let chunk = std::task::ready!(body.poll(cx));
                 if let Some(Ok(chunk)) = &chunk {
@@ -238,17 +280,15 @@ impl Body for Outbound {
 
     fn is_end_stream(&self) -> bool {
         match &self.source {
-            Source::Empty => true,
             Source::Held(body) => body.sent >= body.body.outbound_length(),
-            Source::Client(body) => body.body.is_end_stream(),
+            Source::Client(body) => body.ended,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
-            Source::Empty => SizeHint::with_exact(0),
             Source::Held(body) => SizeHint::with_exact(body.body.outbound_length() - body.sent),
-            Source::Client(body) => body.body.size_hint(),
+            Source::Client(body) => body.hint,
         }
     }
 }

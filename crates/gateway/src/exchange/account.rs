@@ -15,6 +15,7 @@ use nevertwice_domain::tenant::TenantId;
 use nevertwice_domain::trace::Trace;
 
 use super::headers;
+use super::identify::Tenant;
 use super::plan::Plan;
 use crate::Shared;
 use crate::body::outbound::Progress;
@@ -34,7 +35,7 @@ pub(crate) struct Record {
     /// Whether unread body bytes may follow, and on which protocol.
     pub(crate) version: Version,
     pub(crate) body_unread: bool,
-    tenant: Option<usize>,
+    tenant: Option<Arc<Tenant>>,
     upstream: Option<Arc<Upstream>>,
     route: Option<Arc<str>>,
     outcome: Option<Outcome>,
@@ -69,7 +70,11 @@ impl Drop for Exchanging {
 }
 
 impl Record {
-    pub(super) fn open(gateway: &Arc<Shared>, request: &Request<Incoming>, connection: &OnConnection) -> Self {
+    pub(super) fn open(
+        gateway: &Arc<Shared>,
+        request: &Request<Incoming>,
+        connection: &OnConnection,
+    ) -> Self {
         let traceparent = request.headers().get(&headers::TRACEPARENT).map(|v| v.as_bytes());
         connection.fetch_add(1, Ordering::Acquire);
         Self {
@@ -103,8 +108,8 @@ impl Record {
         }
     }
 
-    pub(super) fn tenant(&mut self, tenant: usize) {
-        self.tenant = Some(tenant);
+    pub(super) fn tenant(&mut self, tenant: &Arc<Tenant>) {
+        self.tenant = Some(Arc::clone(tenant));
     }
 
     pub(super) fn plan(&mut self, plan: &Plan) {
@@ -119,7 +124,7 @@ impl Record {
 
     /// Who asked, once that is known.
     pub(super) fn tenant_id(&self) -> Option<TenantId> {
-        self.tenant.map(|t| self.gateway.tenants.get(t).id.clone())
+        self.tenant.as_ref().map(|t| t.id.clone())
     }
 
     /// The answer's head is ready: what it is, and what the gateway itself added to the time it took.
@@ -142,8 +147,7 @@ impl Record {
             self.status = OwnCode::ClientAborted.status();
         }
         let total = self.began.elapsed();
-        let tenant = self.tenant.map(|t| self.gateway.tenants.get(t));
-        if let Some(tenant) = tenant {
+        if let Some(tenant) = &self.tenant {
             tenant.metrics.request(outcome);
         }
         match &self.upstream {
@@ -157,7 +161,7 @@ impl Record {
         audit.emit(&AuditEvent {
             ts: self.ts,
             trace_id: self.trace.id(),
-            tenant: tenant.map(|t| t.id.clone()),
+            tenant: self.tenant_id(),
             upstream: self.upstream.as_ref().map(|u| u.name().clone()),
             route: self.route.clone(),
             method: self.method.to_string(),

@@ -13,7 +13,7 @@ use crate::pool::{Permit, Shed};
 pub(super) async fn place(call: &Call, record: &mut Record) -> Result<Permit, Rejection> {
     let pool = &call.plan.upstream.pool;
     let began = Instant::now();
-    let admitted = pool.admit(call.plan.tenant).await;
+    let admitted = pool.admit(&call.plan.tenant.id).await;
     record.queue_wait = began.elapsed();
     admitted.map_err(|shed| Rejection {
         code: match shed {

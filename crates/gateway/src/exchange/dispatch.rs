@@ -22,14 +22,17 @@ pub(super) async fn send(
     record.attempts += 1;
     let began = Instant::now();
     let answer = upstream.client.send(&plan.path, head, || {
-        let body = body.outbound(gateway.limits.body_max_bytes, upstream.config.idle_timeout)?;
+        let body = body.outbound(upstream.config.idle_timeout.min(gateway.http.body_idle_timeout));
         record.upload = Some(body.progress());
-        Some(body)
+        body
     });
     let answer = answer.await;
     record.upstream_wait = began.elapsed();
     answer.map_err(|error| {
         record.end = Some(error.detail);
+        if error.unsent {
+            record.attempts -= 1;
+        }
         error.code.into()
     })
 }

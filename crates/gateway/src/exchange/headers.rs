@@ -21,6 +21,7 @@ pub(crate) static SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-r
 /// `traceparent` (W3C Trace Context).
 pub(crate) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
+static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 static PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
@@ -86,25 +87,32 @@ static USER_AGENT: LazyLock<HeaderValue> =
 /// The fields of a guarded request: what is not in the key is not sent.
 pub(super) fn guarded(client: &HeaderMap, key_headers: &[HeaderName], trace: &Trace) -> HeaderMap {
     let mut out = HeaderMap::with_capacity(8);
+    out.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    if !key_headers.contains(&header::USER_AGENT) {
+        out.insert(header::USER_AGENT, USER_AGENT.clone());
+    }
     for (name, value) in keyed(client, key_headers) {
         out.append(name.clone(), value.clone());
     }
-    out.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    out.insert(header::USER_AGENT, USER_AGENT.clone());
     set_trace(&mut out, trace);
     out
 }
 
 /// The fields of a request that passes without the memory: the client's, by plain proxy rules.
-pub(super) fn passing(client: &HeaderMap, tenants: &Tenants, trace: &Trace) -> HeaderMap {
+pub(super) fn passing(
+    client: &HeaderMap,
+    tenants: &Tenants,
+    upstream: &Upstream,
+    trace: &Trace,
+) -> HeaderMap {
     let mut out = client.clone();
     strip_hop_by_hop(&mut out);
     strip_markers(&mut out);
     for name in [header::HOST, header::CONTENT_LENGTH, header::EXPECT] {
         out.remove(name);
     }
-    if tenants.keyed {
-        // these were for the gateway
+    if tenants.keyed || upstream.credential.is_some() {
+        // these were for the gateway, or are replaced by its own
         out.remove(header::AUTHORIZATION);
         for name in KEY_HEADERS {
             out.remove(name);
@@ -112,6 +120,10 @@ pub(super) fn passing(client: &HeaderMap, tenants: &Tenants, trace: &Trace) -> H
     }
     if let Some(name) = &tenants.header {
         out.remove(name);
+    }
+    if !trace.continues() {
+        // it belongs to a trace that is not this one
+        out.remove(&TRACESTATE);
     }
     set_trace(&mut out, trace);
     out

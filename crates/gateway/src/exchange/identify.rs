@@ -1,6 +1,7 @@
 //! Who is asking. A key beats the tenant header; two things that contradict each other are refused.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, header};
 use nevertwice_config::checked::{Identity, RouteRights};
@@ -27,9 +28,12 @@ pub(crate) struct Tenant {
 
 /// All tenants, ready to be looked up.
 pub(crate) struct Tenants {
-    all: Vec<Tenant>,
-    by_key: HashMap<KeyHash, usize>,
-    by_id: HashMap<TenantId, usize>,
+    by_key: HashMap<KeyHash, Arc<Tenant>>,
+    by_id: HashMap<TenantId, Arc<Tenant>>,
+    /// Whoever asks, when nobody is configured and no header names anybody.
+    anyone: Option<Arc<Tenant>>,
+    /// The series of tenants that are known by the header alone: their names are not configured, so they are no labels.
+    unlisted: TenantMetrics,
     /// Where one's own proxy names the tenant.
     pub(crate) header: Option<HeaderName>,
     /// Whether tenants have keys: then the key headers are the gateway's and never go upstream.
@@ -38,49 +42,49 @@ pub(crate) struct Tenants {
 
 impl Tenants {
     pub(crate) fn new(identity: Identity, metrics: &Metrics) -> Self {
+        let tenant = |id: TenantId, rights, key| {
+            Arc::new(Tenant { metrics: metrics.tenant(id.as_str()), id, rights, key })
+        };
         let anonymous = identity.tenants.is_empty() && identity.tenant_header.is_none();
-        let mut all: Vec<_> = identity
-            .tenants
-            .into_iter()
-            .map(|t| Tenant {
-                metrics: metrics.tenant(t.id.as_str()),
-                id: t.id,
-                rights: t.routes,
-                key: t.key,
-            })
-            .collect();
-        if anonymous {
-            let id = TenantId::anonymous();
-            all.push(Tenant {
-                metrics: metrics.tenant(id.as_str()),
-                id,
-                rights: RouteRights::All,
-                key: None,
-            });
+        let listed: Vec<_> = identity.tenants.into_iter().map(|t| tenant(t.id, t.routes, t.key)).collect();
+        let by_key: HashMap<_, _> = listed.iter().filter_map(|t| Some((t.key?, Arc::clone(t)))).collect();
+        Self {
+            keyed: !by_key.is_empty(),
+            by_key,
+            by_id: listed.into_iter().map(|t| (t.id.clone(), t)).collect(),
+            anyone: anonymous.then(|| tenant(TenantId::anonymous(), RouteRights::All, None)),
+            unlisted: metrics.tenant("(unlisted)"),
+            header: identity.tenant_header,
         }
-        let by_key: HashMap<_, _> = all.iter().enumerate().filter_map(|(i, t)| Some((t.key?, i))).collect();
-        let by_id = all.iter().enumerate().map(|(i, t)| (t.id.clone(), i)).collect();
-        Self { keyed: !by_key.is_empty(), all, by_key, by_id, header: identity.tenant_header }
     }
 
-    pub(crate) fn get(&self, tenant: usize) -> &Tenant {
-        &self.all[tenant]
-    }
-
+    /// The configured ids.
     pub(crate) fn ids(&self) -> Vec<TenantId> {
-        self.all.iter().map(|t| t.id.clone()).collect()
+        self.by_id.keys().cloned().collect()
     }
 
-    fn by_key(&self, presented: &[u8]) -> Option<usize> {
+    fn by_key(&self, presented: &[u8]) -> Option<Arc<Tenant>> {
         let hash = KeyHash::of(presented);
-        let found = *self.by_key.get(&hash)?;
+        let found = self.by_key.get(&hash)?;
         // the map finds by hash, the comparison that grants access is constant-time
-        self.all[found].key.is_some_and(|key| key.matches(&hash)).then_some(found)
+        found.key.is_some_and(|key| key.matches(&hash)).then(|| Arc::clone(found))
+    }
+
+    /// Who the proxy says it is: a listed tenant; with none listed, any valid name.
+    fn by_name(&self, id: TenantId) -> Option<Arc<Tenant>> {
+        match self.by_id.get(&id) {
+            Some(tenant) => Some(Arc::clone(tenant)),
+            None if self.by_id.is_empty() => {
+                let metrics = self.unlisted.clone();
+                Some(Arc::new(Tenant { id, rights: RouteRights::All, metrics, key: None }))
+            }
+            None => None,
+        }
     }
 }
 
 /// The tenant that these headers speak for.
-pub(super) fn tenant(gateway: &Shared, headers: &HeaderMap) -> Result<usize, Rejection> {
+pub(super) fn tenant(gateway: &Shared, headers: &HeaderMap) -> Result<Arc<Tenant>, Rejection> {
     let tenants = &gateway.tenants;
     let unauthenticated = || Rejection::from(OwnCode::Unauthenticated);
     let named = match &tenants.header {
@@ -88,15 +92,12 @@ pub(super) fn tenant(gateway: &Shared, headers: &HeaderMap) -> Result<usize, Rej
         None => None,
     };
     if !tenants.keyed {
-        return match (&tenants.header, named) {
-            (None, _) => Ok(0),
-            (Some(_), named) => named.ok_or_else(unauthenticated),
-        };
+        return named.or_else(|| tenants.anyone.clone()).ok_or_else(unauthenticated);
     }
     match (presented_key(headers)?, named) {
         (Some(key), named) => {
             let tenant = tenants.by_key(key).ok_or_else(unauthenticated)?;
-            if named.is_some_and(|n| n != tenant) { Err(unauthenticated()) } else { Ok(tenant) }
+            if named.is_some_and(|n| n.id != tenant.id) { Err(unauthenticated()) } else { Ok(tenant) }
         }
         (None, Some(named)) => Ok(named),
         (None, None) => Err(unauthenticated()),
@@ -107,11 +108,11 @@ fn named_tenant(
     tenants: &Tenants,
     headers: &HeaderMap,
     name: &HeaderName,
-) -> Result<Option<usize>, Rejection> {
+) -> Result<Option<Arc<Tenant>>, Rejection> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let id = value.to_str().ok().and_then(|text| TenantId::new(text).ok());
-    let known = id.and_then(|id| tenants.by_id.get(&id).copied());
+    let known = id.and_then(|id| tenants.by_name(id));
     match (known, values.next()) {
         (Some(tenant), None) => Ok(Some(tenant)),
         _ => Err(OwnCode::Unauthenticated.into()),

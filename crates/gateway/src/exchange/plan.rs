@@ -10,12 +10,13 @@ use nevertwice_domain::fingerprint::KeyBase;
 use nevertwice_domain::outcome::OwnCode;
 
 use super::Rejection;
+use super::identify::Tenant;
 use crate::Shared;
 use crate::upstream::Upstream;
 
 /// The way of one request.
 pub(crate) struct Plan {
-    pub(crate) tenant: usize,
+    pub(crate) tenant: Arc<Tenant>,
     pub(crate) upstream: Arc<Upstream>,
     /// For the audit: the listed path, or `*`.
     pub(crate) route: Arc<str>,
@@ -26,11 +27,11 @@ pub(crate) struct Plan {
 }
 
 /// Finds the upstream that is mounted there.
-pub(super) fn route(gateway: &Shared, tenant: usize, head: &Parts) -> Result<Plan, Rejection> {
+pub(super) fn route(gateway: &Shared, tenant: Arc<Tenant>, head: &Parts) -> Result<Plan, Rejection> {
     if head.method == Method::CONNECT {
         return Err(Rejection::with(OwnCode::NotSupported, "CONNECT is not supported"));
     }
-    check_framing(head)?;
+    check_head(gateway, head)?;
     let whole = head.uri.path_and_query().ok_or(OwnCode::NoRoute)?;
     let path = whole.path();
     if !path.starts_with('/') {
@@ -43,8 +44,7 @@ pub(super) fn route(gateway: &Shared, tenant: usize, head: &Parts) -> Result<Pla
         ));
     }
     let upstream = gateway.upstreams.iter().find(|u| under(path, &u.config.mount)).ok_or(OwnCode::NoRoute)?;
-    let caller = gateway.tenants.get(tenant);
-    if !caller.rights.allow(upstream.name()) {
+    if !tenant.rights.allow(upstream.name()) {
         return Err(OwnCode::ForbiddenRoute.into());
     }
     let config = &upstream.config;
@@ -56,7 +56,7 @@ pub(super) fn route(gateway: &Shared, tenant: usize, head: &Parts) -> Result<Pla
     }
     let has_document = [Method::POST, Method::PUT, Method::PATCH].contains(&head.method);
     let guarded = if has_document && (listed.is_some() || config.all_paths) {
-        upstream.key_base(&caller.id)
+        upstream.key_base(&tenant.id)
     } else {
         None
     };
@@ -91,7 +91,10 @@ fn is_dot_segment(segment: &str) -> bool {
 }
 
 /// What the framing validator has seen on HTTP/1, seen again where it does not look (HTTP/2).
-fn check_framing(head: &Parts) -> Result<(), Rejection> {
+fn check_head(gateway: &Shared, head: &Parts) -> Result<(), Rejection> {
+    if head.headers.len() > gateway.http.header_max_count {
+        return Err(OwnCode::HeadersTooLarge.into());
+    }
     let lengths = head.headers.get_all(header::CONTENT_LENGTH).iter().count();
     let coded = head.headers.contains_key(header::TRANSFER_ENCODING);
     if lengths > 1 || (lengths == 1 && coded) {

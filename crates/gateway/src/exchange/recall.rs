@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use http::header;
 use http::request::Parts;
-use hyper::body::{Body, Incoming};
 use nevertwice_config::checked::Mode;
 use nevertwice_domain::canonical::fields;
 use nevertwice_domain::entry::Entry;
@@ -18,7 +17,7 @@ use super::headers;
 use super::intake::{Document, Taken};
 use super::plan::Plan;
 use crate::Shared;
-use crate::body::outbound::Outbound;
+use crate::body::outbound::{ClientBody, Outbound};
 use crate::memory::{Attempt, Boarding, Guarded, Landing, Memory, UpstreamGuard};
 
 /// What the memory says.
@@ -42,7 +41,7 @@ pub(crate) struct Call {
 /// A body that goes upstream.
 pub(super) enum CallBody {
     Document(Box<Document>),
-    Passing(Option<Incoming>),
+    Passing(ClientBody),
 }
 
 /// A guarded request that the memory does not know.
@@ -69,14 +68,11 @@ impl Call {
 }
 
 impl CallBody {
-    /// The body for one try; a client's own body can be sent once.
-    pub(super) fn outbound(&mut self, limit: u64, idle: Duration) -> Option<Outbound> {
+    /// The body for one try.
+    pub(super) fn outbound(&self, idle: Duration) -> Outbound {
         match self {
-            Self::Document(document) => Some(Outbound::held(document.body.clone())),
-            Self::Passing(body) => match body.take()? {
-                body if body.is_end_stream() => Some(Outbound::empty()),
-                body => Some(Outbound::client(body, limit, idle)),
-            },
+            Self::Document(document) => Outbound::held(document.body.clone()),
+            Self::Passing(body) => Outbound::client(body, idle),
         }
     }
 }
@@ -93,10 +89,12 @@ pub(super) async fn recall(
     let (document, base) = match (taken, plan.guarded.clone()) {
         (Taken::Document(document), Some(base)) => (document, base),
         (taken, _) => {
-            head.headers = headers::passing(&head.headers, &gateway.tenants, &record.trace);
+            head.headers = headers::passing(&head.headers, &gateway.tenants, &upstream, &record.trace);
             headers::set_credential(&mut head.headers, &upstream);
             let body = match taken {
-                Taken::Passing(body) => CallBody::Passing(Some(body)),
+                Taken::Passing(body) => {
+                    CallBody::Passing(ClientBody::new(body, gateway.limits.body_max_bytes))
+                }
                 Taken::Document(document) => CallBody::Document(document),
             };
             return Ok(Recall::Unknown(Box::new(Call { plan, head, body, asked: None })));

@@ -14,6 +14,7 @@ use nevertwice_domain::tenant::UpstreamName;
 use sha2::{Digest, Sha256};
 
 use super::account::Record;
+use super::identify::Tenant;
 use super::intake::Document;
 use super::judge::{Answer, AnswerBody, Meaning};
 use super::recall::{Asked, Call, CallBody};
@@ -35,11 +36,11 @@ pub(super) async fn remember(
     let (Some(mut asked), Some(memory), Some(guard)) = (asked, &gateway.memory, &upstream.guard) else {
         return answer;
     };
-    let deadline = guard.rules.judge_wait.saturating_sub(answer.at.elapsed()).max(LEAST_WAIT);
     let attempt = asked.attempt.take();
     let landing = match (&answer.meaning, &body) {
         (Meaning::Nothing, _) => Landing::NoVerdict,
         (Meaning::Accepted, _) => {
+            let deadline = left(guard, &answer);
             memory.accept(&asked.key, upstream.name(), guard, attempt.as_ref(), deadline).await;
             Landing::NoVerdict
         }
@@ -53,11 +54,11 @@ pub(super) async fn remember(
                 memory,
                 guard,
                 asked: &asked,
-                tenant: plan.tenant,
+                tenant: &plan.tenant,
                 upstream: upstream.name(),
                 verdict,
             };
-            match refused.record(document, &answer, record, deadline).await {
+            match refused.record(document, &answer, record).await {
                 Ok(entry) => Landing::Verdict(entry),
                 Err(reason) => {
                     memory.not_recorded(reason);
@@ -74,12 +75,17 @@ pub(super) async fn remember(
     answer
 }
 
+/// What is left of the time that an answer's head may wait.
+fn left(guard: &UpstreamGuard, answer: &Answer) -> Duration {
+    guard.rules.judge_wait.saturating_sub(answer.at.elapsed()).max(LEAST_WAIT)
+}
+
 struct Refused<'a> {
     gateway: &'a Shared,
     memory: &'a Memory,
     guard: &'a UpstreamGuard,
     asked: &'a Asked,
-    tenant: usize,
+    tenant: &'a Tenant,
     upstream: &'a UpstreamName,
     verdict: &'a Verdict,
 }
@@ -90,7 +96,6 @@ impl Refused<'_> {
         document: &Document,
         answer: &Answer,
         record: &mut Record,
-        deadline: Duration,
     ) -> Result<Arc<Entry>, NotRecorded> {
         let AnswerBody::Whole(body) = &answer.body else { return Err(NotRecorded::Incomplete) };
         let facts = document.facts().await.map_err(|error| {
@@ -111,12 +116,12 @@ impl Refused<'_> {
             body: Bytes::copy_from_slice(body),
             document: facts,
             rule: self.verdict.rule.to_owned(),
-            refused_tenant: self.gateway.tenants.get(self.tenant).id.clone(),
+            refused_tenant: self.tenant.id.clone(),
             first_refused_at: now,
             recorded_at: now,
             ttl_ms: self.guard.rules.life.ttl_ms,
         };
-        let entry = self.memory.record(entry, self.asked.fence, self.guard, deadline).await?;
+        let entry = self.memory.record(entry, self.asked.fence, self.guard, left(self.guard, answer)).await?;
         if let (Some(doubt), Some(metrics)) = (self.verdict.doubt, &self.gateway.metrics.memory) {
             metrics.doubt(doubt);
         }

@@ -95,8 +95,13 @@ fn home_location(fields: &mut http::HeaderMap, upstream: &crate::upstream::Upstr
     // `//host/path` names a host as well (RFC 3986 section 4.2)
     let whole = location.starts_with("//").then(|| format!("http:{location}"));
     let Ok(uri) = whole.as_deref().unwrap_or(location).parse::<http::Uri>() else { return };
-    let (Some(authority), Some(path)) = (uri.authority(), uri.path_and_query()) else { return };
-    let Some(prefix) = upstream.client.prefix_of(authority.as_str()) else { return };
+    let prefix = match uri.authority() {
+        Some(authority) => upstream.client.prefix_of(authority.as_str()),
+        // an absolute path: of whichever replica answered
+        None if location.starts_with('/') => upstream.client.prefix(),
+        None => None,
+    };
+    let (Some(prefix), Some(path)) = (prefix, uri.path_and_query()) else { return };
     let within = path.as_str().strip_prefix(prefix).unwrap_or(path.as_str());
     if let Ok(value) = HeaderValue::from_str(&format!("{}{within}", upstream.config.mount)) {
         fields.insert(header::LOCATION, value);

@@ -85,8 +85,9 @@ impl Flights {
             .entry(fingerprint)
             .or_insert_with(|| Flight { attempts: 0, landing: watch::Sender::new(Landing::InFlight) });
         flight.attempts += 1;
+        let leads = flight.attempts == 1;
         drop(shard);
-        self.attempt(fingerprint, false)
+        self.attempt(fingerprint, leads)
     }
 
     fn attempt(self: &Arc<Self>, fingerprint: Fingerprint, leads: bool) -> Attempt {
@@ -101,7 +102,7 @@ impl Flights {
 }
 
 impl Attempt {
-    /// Whether others wait for this one: it then runs on when its own client leaves.
+    /// Whether it began with no other under way, so that others may wait for it: it runs on when its own client leaves.
     pub(crate) fn leads(&self) -> bool {
         self.leads
     }

@@ -41,6 +41,8 @@ pub(super) struct Wire<S> {
     exchanges: OnConnection,
     read_sleep: Timer,
     write_sleep: Timer,
+    /// Whether the last write was taken: then nothing of an earlier answer waits in hyper's buffer.
+    flushed: bool,
     closing: Closing,
 }
 
@@ -54,7 +56,8 @@ struct Check {
     activity: u64,
     /// `activity` when the timer for silence was set.
     seen: u64,
-    /// The gateway's own answer to a request that cannot be read, and how much of it is written.
+    /// The gateway's own answer to a request that cannot be read, and how much of it is written. It waits for the answers to
+    /// the requests before.
     refusal: Option<(Vec<u8>, usize)>,
 }
 
@@ -126,6 +129,7 @@ impl<S> Wire<S> {
             exchanges,
             read_sleep: Timer::default(),
             write_sleep: Timer::default(),
+            flushed: true,
             closing: Closing::No,
         }
     }
@@ -182,7 +186,6 @@ impl Check {
             501 | 505 => OwnCode::NotSupported,
             _ => OwnCode::BadRequest,
         };
-        self.gateway.metrics.refused_framing(violation.kind.detail());
         let body = problem(code, Some(violation.kind.detail()));
         let status = code.status_code();
         let mut answer = format!(
@@ -280,30 +283,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        let exchanging = this.exchanges.load(Ordering::Acquire) > 0;
         if this.check.as_ref().is_some_and(|c| c.refusal.is_some()) {
-            return this.poll_refused(cx);
+            // hyper reads again when it has written the answer that is under way
+            return if exchanging || !this.flushed { Poll::Pending } else { this.poll_refused(cx) };
         }
         let before = buf.filled().len();
         let read = this.poll_raw(cx, buf);
-        let exchanging = this.exchanges.load(Ordering::Acquire) > 0;
         let Some(check) = &mut this.check else { return read };
         match read {
             Poll::Ready(Ok(())) if buf.filled().len() > before => {
                 let was_in_body = check.framing.in_body();
                 let Err(violation) = check.bytes(&buf.filled()[before..]) else { return Poll::Ready(Ok(())) };
-                buf.set_filled(before);
-                if was_in_body && violation.in_body {
+                check.gateway.metrics.refused_framing(violation.kind.detail());
+                if was_in_body && violation.in_body && violation.valid_prefix == 0 {
                     // hyper is reading this body: the exchange answers
-                    check.gateway.metrics.refused_framing(violation.kind.detail());
+                    buf.set_filled(before);
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, violation)));
                 }
-                if exchanging {
-                    // an answer is on its way out: nothing may be written into it
-                    check.gateway.metrics.refused_framing(violation.kind.detail());
+                check.refuse(&violation);
+                buf.set_filled(before + violation.valid_prefix);
+                if violation.valid_prefix > 0 {
                     return Poll::Ready(Ok(()));
                 }
-                check.refuse(&violation);
-                this.poll_refused(cx)
+                if exchanging || !this.flushed { Poll::Pending } else { this.poll_refused(cx) }
             }
             Poll::Pending => {
                 ready!(check.poll_silence(cx, &mut this.read_sleep, this.timing, exchanging));
@@ -340,6 +343,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.flushed = written.is_ready();
         self.stalled(cx, written)
     }
 
@@ -349,6 +353,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.flushed = written.is_ready();
         self.stalled(cx, written)
     }
 

@@ -11,7 +11,7 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri, header};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::{HttpConnector, capture_connection};
+use hyper_util::client::legacy::connect::{CaptureConnection, HttpConnector, capture_connection};
 use hyper_util::client::legacy::{Client as Pooled, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use nevertwice_config::checked::{Upstream as Config, UpstreamTls};
@@ -28,6 +28,9 @@ pub(crate) const ANSWER_MAX_FIELDS: usize = 200;
 /// The longest header section of an upstream's answer, in bytes.
 pub(crate) const ANSWER_MAX_HEAD: usize = 64 << 10;
 
+/// How much later than a stalled client a stalled upload is the upstream's fault.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// A client of one upstream.
 pub(crate) struct Client {
     pooled: Pooled<HttpsConnector<HttpConnector>, Outbound>,
@@ -35,6 +38,7 @@ pub(crate) struct Client {
     next: AtomicUsize,
     timeout: Duration,
     idle: Duration,
+    connect: Duration,
 }
 
 struct Replica {
@@ -51,7 +55,7 @@ pub(crate) struct CallError {
     /// For the audit: what broke, in a word.
     pub(crate) detail: &'static str,
     /// Whether the connection could not even be made: nothing was sent.
-    unsent: bool,
+    pub(crate) unsent: bool,
 }
 
 impl Client {
@@ -82,29 +86,34 @@ impl Client {
             next: AtomicUsize::new(0),
             timeout: config.timeout,
             idle: config.idle_timeout,
+            connect: config.connect_timeout,
         })
     }
 
-    /// Whether `authority` is one of this upstream's own.
+    /// The path prefix of the replicas.
+    pub(crate) fn prefix(&self) -> Option<&str> {
+        self.replicas.first().map(|r| r.prefix.as_str())
+    }
+
+    /// The path prefix of the replica at `authority`, if it is one of this upstream's own.
     pub(crate) fn prefix_of(&self, authority: &str) -> Option<&str> {
         let replica = self.replicas.iter().find(|r| r.authority.as_str().eq_ignore_ascii_case(authority))?;
         Some(&replica.prefix)
     }
 
     /// Sends the request to a replica and returns the answer's head. Another replica is tried only when no connection could
-    /// be made. `body` makes the body of each try; a client's own body can be made once.
+    /// be made: then nothing of the body was taken either. `body` makes the body of each try.
     pub(crate) async fn send(
         &self,
         path: &PathAndQuery,
         head: &http::request::Parts,
-        mut body: impl FnMut() -> Option<Outbound>,
+        mut body: impl FnMut() -> Outbound,
     ) -> Result<Response<Incoming>, CallError> {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         let mut last = CallError { code: OwnCode::UpstreamUnreachable, detail: "no_replica", unsent: true };
         for n in 0..self.replicas.len() {
             let replica = &self.replicas[first.wrapping_add(n) % self.replicas.len()];
-            let Some(body) = body() else { break };
-            match self.send_to(replica, path, head, body).await {
+            match self.send_to(replica, path, head, body()).await {
                 Err(error) if error.unsent => last = error,
                 result => return result,
             }
@@ -127,7 +136,7 @@ impl Client {
         *request.headers_mut() = head.headers.clone();
         let connection = capture_connection(&mut request);
         let answer = self.pooled.request(request);
-        let answer = self.until_head(answer, &progress).await?;
+        let answer = self.until_head(answer, &connection, &progress).await?;
         if let Err(error) = check_head(&answer) {
             // where this answer ends is in doubt: what comes next on its connection must not answer another request
             if let Some(connected) = connection.connection_metadata().as_ref() {
@@ -138,15 +147,17 @@ impl Client {
         Ok(answer)
     }
 
-    /// Waits for the answer's head: as long as the body moves on, then as long as the upstream may think.
+    /// Waits for the answer's head: as long as a connection may take, TLS included, then as long as the body moves on, then as
+    /// long as the upstream may think.
     async fn until_head(
         &self,
         answer: impl Future<Output = Result<Response<Incoming>, ClientError>>,
+        connection: &CaptureConnection,
         progress: &Arc<Progress>,
     ) -> Result<Response<Incoming>, CallError> {
         let mut answer = std::pin::pin!(answer);
         let began = Instant::now();
-        let sleep = tokio::time::sleep_until((began + self.timeout.min(self.idle)).into());
+        let sleep = tokio::time::sleep_until((began + self.connect.min(self.timeout).min(self.idle)).into());
         let mut sleep = std::pin::pin!(sleep);
         loop {
             tokio::select! {
@@ -154,8 +165,21 @@ impl Client {
                 result = answer.as_mut() => return result.map_err(|e| classify(&e)),
                 () = sleep.as_mut() => {}
             }
+            if connection.connection_metadata().is_none() {
+                let until = began + self.connect;
+                if Instant::now() >= until {
+                    return Err(CallError {
+                        code: OwnCode::UpstreamUnreachable,
+                        detail: "connect_timeout",
+                        unsent: true,
+                    });
+                }
+                sleep.as_mut().reset(until.into());
+                continue;
+            }
             let (last, ended) = progress.state();
-            let until = if ended { last + self.timeout } else { last + self.idle };
+            // a client that stalls is found out by its own body first
+            let until = if ended { last + self.timeout } else { last + self.idle + GRACE };
             if Instant::now() >= until {
                 let detail = if ended { "answer_timeout" } else { "upload_stalled" };
                 return Err(CallError::own(OwnCode::UpstreamTimeout, detail));

@@ -84,7 +84,7 @@ pub(super) async fn run(list: &List) -> Result<Exit, Failure> {
     }
     let done = print::line(&table(&items, list.wide, now()))?;
     if next.is_some() {
-        print::error(&format!("there are more than these {}: raise --limit to see them", items.len()));
+        print::error(&format!("{} shown, there are more: raise --limit to see them", items.len()));
     }
     Ok(done)
 }

@@ -77,7 +77,8 @@ pub(super) fn line_content(line: &[u8]) -> Result<&[u8], ViolationKind> {
 pub(super) fn request_line(content: &[u8]) -> Result<Version, ViolationKind> {
     let (method, rest) = split_at_space(content)?;
     let (target, version) = split_at_space(rest)?;
-    if !is_token(method) || target.is_empty() || memchr(b'\t', target).is_some() {
+    // A fragment is no part of a target (RFC 9112 section 3.2): readers that cut it off see another path.
+    if !is_token(method) || target.is_empty() || target.iter().any(|byte| matches!(byte, b'\t' | b'#')) {
         return Err(ViolationKind::MalformedRequestLine);
     }
     let version = match version {
