@@ -59,7 +59,7 @@ fn told(kind: u8, seed: u64) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn slow_to_01_no_place_leaks_whichever_way_requests_end() {
+async fn to_01_no_place_leaks_whichever_way_requests_end() {
     let upstream = Upstream::start().await;
     let never = Gate::new();
     let gate = never.clone();

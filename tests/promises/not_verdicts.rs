@@ -4,7 +4,9 @@
 //! `profile: status`, the one profile so far, knows no error codes: a refusal of another thing that looks like one of the
 //! document is remembered on a guarded route, and stands in the operator's list with the upstream's own words.
 
-use nevertwice_testkit::{Answer, DOC, Gateway, Post, Reply, Upstream, r400, random_document};
+use nevertwice_testkit::{
+    Answer, Client, DOC, Gate, Gateway, Post, Reply, Request, Step, Upstream, r400, random_document,
+};
 use serde_json::json;
 
 use crate::bench::settle;
@@ -152,7 +154,7 @@ async fn nv_06_raised_limit_is_forgotten_by_upstream_and_status() {
         assert_eq!(answer.header("retry-after").as_deref(), Some("60"));
     }
     assert_eq!((upstream.calls(), entry_count(&gateway).await), (6, 1));
-    settle(&gateway, 10).await;
+    settle(&gateway, 9).await;
 }
 
 #[tokio::test]
@@ -338,4 +340,139 @@ async fn i5_the_gateways_own_and_incomplete_answers_are_never_remembered() {
     assert_live(&live, 400);
     assert_replay(&live, &send(&DOC).await);
     settle(&gateway, 12).await;
+}
+
+#[tokio::test]
+async fn i5_refusal_that_is_late_or_long_is_passed_on_and_not_remembered() {
+    let upstream = Upstream::start().await;
+    let gateway =
+        Gateway::with(&upstream.url(), &[("UPSTREAM", "negative_cache: { judge_wait_ms: 300 }")]).await;
+    for round in 1..=2 {
+        // Its second half comes when the client has seen the first.
+        let gate = Gate::new();
+        let halves = vec![
+            Step::chunk("first half, "),
+            Step::WaitFor(gate.clone()),
+            Step::chunk("second"),
+            Step::LastChunk,
+        ];
+        upstream.always(Reply::status(400).steps(halves));
+        let mut client = Client::connect(gateway.addr).await;
+        let request = Request::post(CLASSIFY).bearer("tok-1").body(&DOC[..]);
+        assert_eq!(client.try_send_request(request).await, Ok(()));
+        let head = client.read_head().await;
+        assert_eq!((head.status, head.header("x-negative-cache")), (400, None));
+        let first = client.read_some().await.ok().flatten().map(|piece| piece.bytes);
+        assert_eq!(first.as_deref(), Some(&b"first half, "[..]));
+        gate.open();
+        let second = client.read_some().await.ok().flatten().map(|piece| piece.bytes);
+        assert_eq!(second.as_deref(), Some(&b"second"[..]));
+        assert!(matches!(client.read_some().await, Ok(None)));
+        assert_eq!(upstream.calls(), round);
+    }
+    let reason = [("reason", "incomplete")];
+    assert_eq!(gateway.metric("gateway_negative_cache_not_recorded_total", &reason).await, 2.0);
+    // One that is long only turns out to be so on the way.
+    let long = random_document(7, 300_000);
+    upstream.always(Reply::status(422).chunked(long.chunks(7000).map(<[u8]>::to_vec).collect()));
+    for _ in 0..2 {
+        let answer = submit(&gateway, CLASSIFY).body("long").send().await;
+        assert_live(&answer, 422);
+        assert!(answer.body == long, "{} bytes of {}", answer.body.len(), long.len());
+    }
+    assert_eq!((upstream.calls(), entry_count(&gateway).await), (4, 0));
+    settle(&gateway, 4).await;
+}
+
+#[tokio::test]
+async fn rule_06_page_of_a_proxy_is_remembered_by_this_profile_and_counted_for_the_operator() {
+    let upstream = Upstream::start().await;
+    let gateway = with_chat(&upstream).await;
+    let page = "<html><head><title>413 Request Entity Too Large</title></head></html>";
+    for (number, label) in ["text/html", "Text/HTML; charset=utf-8"].into_iter().enumerate() {
+        upstream.always(Reply::status(413).header("Content-Type", label).body(page));
+        let send = || submit(&gateway, CLASSIFY).body(format!("page {number}")).send();
+        let live = send().await;
+        assert_live(&live, 413);
+        assert_replay(&live, &send().await);
+    }
+    assert_eq!(gateway.metric("gateway_negative_cache_doubtful_total", &[("reason", "html")]).await, 2.0);
+    settle(&gateway, 4).await;
+}
+
+#[tokio::test]
+async fn refusal_with_an_oversized_label_is_passed_on_and_not_remembered() {
+    const MOST: usize = 4096;
+    let upstream = Upstream::start().await;
+    let gateway = with_chat(&upstream).await;
+    let mut number = 0;
+    for name in ["Content-Type", "Content-Encoding", "Content-Language"] {
+        for (first, second, known) in [
+            (MOST, None, true),
+            (MOST + 1, None, false),
+            (MOST - 5, Some(3), true),
+            (MOST - 4, Some(3), false),
+            (30_000, None, false),
+        ] {
+            number += 1;
+            let mut reply = Reply::status(400).header(name, "a".repeat(first));
+            if let Some(second) = second {
+                reply = reply.header(name, "b".repeat(second));
+            }
+            upstream.always(reply.body("{}"));
+            let send = || submit(&gateway, CLASSIFY).body(format!("document {number}")).send();
+            let live = send().await;
+            assert_live(&live, 400);
+            let again = send().await;
+            assert_eq!(again.is_hit(), known, "{name} of {first} and {second:?} bytes");
+            if known {
+                assert_replay(&live, &again);
+            }
+        }
+    }
+    let reason = [("reason", "fields_too_large")];
+    assert_eq!(gateway.metric("gateway_negative_cache_not_recorded_total", &reason).await, 18.0);
+    settle(&gateway, 30).await;
+}
+
+#[tokio::test]
+async fn rule_20_a_request_that_is_cut_is_not_sent_and_makes_no_entry() {
+    let upstream = Upstream::start().await;
+    upstream.always(r400());
+    let gateway = with_chat(&upstream).await;
+    // All of them hold the whole of the shorter document, and none is a request for it.
+    let part = &DOC[..2000];
+    let chunk = [b"7d0\r\n", part, b"\r\n"].concat();
+    let cut: [(&str, Vec<u8>); 6] = [
+        ("Content-Length: 4096", part.to_vec()),
+        ("Transfer-Encoding: chunked", chunk.clone()),
+        ("Transfer-Encoding: chunked", [&chunk[..], b"0\r\n"].concat()),
+        ("Transfer-Encoding: chunked", [&chunk[..], b"0x0\r\n\r\n"].concat()),
+        ("Transfer-Encoding: chunked", [&chunk[..chunk.len() - 2], b"00\r\n\r\n"].concat()),
+        ("Transfer-Encoding: chunked", [&chunk[..], b"0\r\nContent-Length: 1\r\n\r\n"].concat()),
+    ];
+    let cases = cut.len();
+    for (framing, body) in cut {
+        let mut client = Client::connect(gateway.addr).await;
+        let head = format!(
+            "POST {CLASSIFY} HTTP/1.1\r\nHost: gw\r\nAuthorization: Bearer tok-1\r\nExpect: 100-continue\r\n{framing}\r\n\r\n"
+        );
+        assert_eq!(client.send(head).await, Ok(()));
+        // The gateway has begun with the request when it asks for its body.
+        let asked = client.read_raw().await.ok().flatten().map(|piece| piece.bytes);
+        assert_eq!(asked.as_deref(), Some(&b"HTTP/1.1 100 Continue\r\n\r\n"[..]));
+        assert_eq!(client.send(body).await, Ok(()));
+        client.half_close().await;
+        // A refusal in the gateway's own words, or nobody is left to be answered.
+        if let Ok(answer) = client.try_read_answer().await {
+            assert!(answer.header("x-gateway-error").is_some(), "{} {:?}", answer.status, answer.headers);
+        }
+    }
+    let lines = settle(&gateway, cases).await;
+    assert!(lines.iter().all(|line| line["attempts"] == 0 && line["fingerprint"].is_null()), "{lines:#?}");
+    assert_eq!((upstream.calls(), entry_count(&gateway).await), (0, 0));
+    let live = submit(&gateway, CLASSIFY).body(part).send().await;
+    assert_live(&live, 400);
+    assert_eq!((upstream.calls(), upstream.last_request().body_len), (1, 2000));
+    settle(&gateway, cases + 1).await;
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use nevertwice_testkit::client::h2_post;
-use nevertwice_testkit::{Answer, Client, DOC, DOC2, Gateway, Post, Reply, Request, Upstream, r400};
+use nevertwice_testkit::{Answer, Client, DOC, DOC2, Gateway, Post, Reply, Request, Step, Upstream, r400};
 
 use crate::bench::settle;
 use crate::caller::{
@@ -65,12 +65,13 @@ async fn rf_01_compressed_refusal_is_replayed_compressed() {
     assert_replay(&live, &plain);
 
     // Labels stay, whatever they say, and however many lines they take.
-    let labels: [&[(&str, &str)]; 5] = [
+    let labels: [&[(&str, &str)]; 6] = [
         &[("Content-Encoding", "br")],
         &[("Content-Encoding", "GZip , identity")],
         &[("Content-Encoding", "gzip"), ("Content-Encoding", "br")],
         &[("Content-Language", "de-AT, en"), ("Content-Encoding", "identity")],
         &[("Content-Language", "de"), ("Content-Language", "en")],
+        &[("Content-Language", "")],
     ];
     for (number, labels) in labels.iter().enumerate() {
         let reply = labels.iter().fold(refusal(), |reply, (name, value)| reply.header(name, value));
@@ -82,8 +83,8 @@ async fn rf_01_compressed_refusal_is_replayed_compressed() {
             assert_eq!(field(&live, name), Some(sent.join(", ").into_bytes()));
         }
     }
-    assert_eq!(entry_count(&gateway).await, 6);
-    settle(&gateway, 13).await;
+    assert_eq!(entry_count(&gateway).await, 7);
+    settle(&gateway, 15).await;
 }
 
 #[tokio::test]
@@ -136,7 +137,22 @@ async fn rf_05_chunked_refusal_is_replayed_with_a_length() {
     upstream.always(Reply::status(400).header("Content-Type", "application/json").chunked(bytes));
     let (_, hit) = refused_twice(&gateway, &upstream, CLASSIFY, &DOC2).await;
     assert_eq!(hit.text(), "{\"a\":12}");
-    settle(&gateway, 4).await;
+    // Neither an interim answer, nor the end of the connection, nor an old version changes what a whole refusal is.
+    let old = "HTTP/1.0 400 No\r\nContent-Type: a/b\r\nContent-Length: 2\r\n\r\nno";
+    let whole = [
+        r400().interim(103),
+        r400().interim(100).interim(102),
+        r400().close_after(),
+        Reply::raw(old).steps(vec![Step::write(old), Step::Close]),
+        r400().reason("Nicht lesbar \u{e4}"),
+    ];
+    for (number, reply) in whole.into_iter().enumerate() {
+        upstream.always(reply);
+        let (live, hit) =
+            refused_twice(&gateway, &upstream, LAYOUT, format!("whole {number}").as_bytes()).await;
+        assert!(live.interim.is_empty() && hit.interim.is_empty(), "{:?}", live.interim);
+    }
+    settle(&gateway, 14).await;
 }
 
 /// What it takes to be malformed, and whether a well-formed relay of a part is possible at all.
@@ -199,10 +215,7 @@ async fn rf_05_cut_refusal_is_never_taken_for_a_whole_one() {
         "HTTP/1.1 400 No\r\nContent-Le",
     ];
     for (number, wire) in cut.into_iter().enumerate() {
-        upstream.always(
-            Reply::raw(wire)
-                .steps(vec![nevertwice_testkit::Step::write(wire), nevertwice_testkit::Step::Close]),
-        );
+        upstream.always(Reply::raw(wire).steps(vec![Step::write(wire), Step::Close]));
         for round in 1..=2 {
             let answer = submit(&gateway, CLASSIFY).body(wire).send().await;
             assert_eq!((answer.status, field(&answer, "x-negative-cache")), (502, None), "{wire:?}");
@@ -211,8 +224,8 @@ async fn rf_05_cut_refusal_is_never_taken_for_a_whole_one() {
     }
     // A body that ends with the connection may be whole or cut: passed on, not remembered.
     upstream.always(Reply::raw("").steps(vec![
-        nevertwice_testkit::Step::write("HTTP/1.1 400 No\r\nContent-Type: text/plain\r\n\r\nbad page"),
-        nevertwice_testkit::Step::Close,
+        Step::write("HTTP/1.1 400 No\r\nContent-Type: text/plain\r\n\r\nbad page"),
+        Step::Close,
     ]));
     for _ in 0..2 {
         let answer = submit(&gateway, CLASSIFY).body(&DOC[..]).send().await;
@@ -536,5 +549,15 @@ async fn three_tenants_on_three_connections_cost_one_call() {
         assert_own(&answer, status, code);
     }
     assert_eq!(upstream.calls(), 1);
+    // In every signal, a replay is a thing of its own and no error of the upstream.
+    let requests = async |code| {
+        gateway.metric("gateway_requests_total", &[("upstream", "doc-classifier"), ("code", code)]).await
+    };
+    assert_eq!((requests("HTTP_400").await, requests("REFUSED").await), (1.0, 6.0));
+    let replayed = gateway.metric("gateway_tenant_requests_total", &[("result", "replayed")]).await;
+    let refused = gateway.metric("gateway_tenant_requests_total", &[("result", "refused")]).await;
+    let attempts = gateway.metric("gateway_upstream_attempts_total", &[]).await;
+    let replays = gateway.metric("gateway_negative_cache_refusals_total", &[("status", "400")]).await;
+    assert_eq!((replayed, refused, attempts, replays), (6.0, 1.0, 1.0, 6.0));
     settle(&gateway, 9).await;
 }

@@ -75,37 +75,39 @@ impl AuditEvent {
     /// Appends the event as one JSON line. Written by hand, since every request pays for it; texts that a client chose go
     /// through the JSON library's escaping.
     pub fn write_line(&self, out: &mut Vec<u8>) {
-        let mut line = Line { out, first: true };
-        line.plain("ts", &self.ts);
-        line.plain("trace_id", &self.trace_id);
-        line.optional("tenant", self.tenant.as_ref());
-        line.optional("upstream", self.upstream.as_ref());
+        let mut line = Line { out };
+        line.out.extend_from_slice(b"{\"ts\":\"");
+        line.out.extend_from_slice(&self.ts.to_rfc3339());
+        line.out.push(b'"');
+        line.ascii("trace_id", &self.trace_id.to_hex());
+        line.name_or_null("tenant", self.tenant.as_ref().map(TenantId::as_str));
+        line.name_or_null("upstream", self.upstream.as_ref().map(UpstreamName::as_str));
         match &self.route {
             Some(route) => line.text("route", route),
-            None => line.raw("route", &"null"),
+            None => line.literal("route", "null"),
         }
         line.text("method", &self.method);
         line.text("path", &self.path);
-        line.raw("status", &self.status);
+        line.number("status", self.status.into());
         line.plain("code", &self.code);
-        line.raw("cache_hit", &self.cache_hit);
+        line.boolean("cache_hit", self.cache_hit);
         if let Some(fingerprint) = &self.fingerprint {
-            line.plain("fingerprint", fingerprint);
+            line.ascii("fingerprint", &fingerprint.to_hex());
         }
         if let Some(document) = &self.document_sha256 {
-            line.plain("document_sha256", document);
+            line.ascii("document_sha256", &document.to_hex());
         }
-        line.raw("bytes_in", &self.bytes_in);
-        line.raw("bytes_out", &self.bytes_out);
-        line.raw("upstream_ms", &self.upstream_ms);
-        line.raw("total_ms", &self.total_ms);
-        line.raw("queue_ms", &self.queue_ms);
-        line.raw("attempts", &self.attempts);
+        line.number("bytes_in", self.bytes_in);
+        line.number("bytes_out", self.bytes_out);
+        line.number("upstream_ms", self.upstream_ms);
+        line.number("total_ms", self.total_ms);
+        line.number("queue_ms", self.queue_ms);
+        line.number("attempts", self.attempts.into());
         if let Some(end) = self.end {
-            line.plain("end", &end);
+            line.ascii("end", end.as_bytes());
         }
         if let Some(would_replay) = self.would_replay {
-            line.raw("would_replay", &would_replay);
+            line.boolean("would_replay", would_replay);
         }
         line.out.extend_from_slice(b"}\n");
     }
@@ -114,33 +116,47 @@ impl AuditEvent {
 /// A JSON object on its way into a buffer. Writing to memory does not fail.
 struct Line<'a> {
     out: &'a mut Vec<u8>,
-    first: bool,
 }
 
 impl Line<'_> {
+    /// The name of a field that is not the first.
     fn name(&mut self, name: &str) {
-        self.out.extend_from_slice(if self.first { b"{\"" } else { b",\"" });
-        self.first = false;
+        self.out.extend_from_slice(b",\"");
         self.out.extend_from_slice(name.as_bytes());
         self.out.extend_from_slice(b"\":");
     }
 
-    /// A number or a literal.
-    fn raw(&mut self, name: &str, value: &dyn Display) {
+    fn literal(&mut self, name: &str, value: &str) {
         self.name(name);
-        let _ = write!(self.out, "{value}");
+        self.out.extend_from_slice(value.as_bytes());
+    }
+
+    fn boolean(&mut self, name: &str, value: bool) {
+        self.literal(name, if value { "true" } else { "false" });
+    }
+
+    fn number(&mut self, name: &str, value: u64) {
+        self.literal(name, itoa::Buffer::new().format(value));
     }
 
     /// A text of the gateway's own making, which needs no escaping.
+    fn ascii(&mut self, name: &str, value: &[u8]) {
+        self.name(name);
+        self.out.push(b'"');
+        self.out.extend_from_slice(value);
+        self.out.push(b'"');
+    }
+
     fn plain(&mut self, name: &str, value: &dyn Display) {
         self.name(name);
         let _ = write!(self.out, "\"{value}\"");
     }
 
-    fn optional(&mut self, name: &str, value: Option<&impl Display>) {
+    fn name_or_null(&mut self, name: &str, value: Option<&str>) {
         match value {
-            Some(value) => self.plain(name, value),
-            None => self.raw(name, &"null"),
+            // names are letters, digits, `_`, `-` and `.`
+            Some(value) => self.ascii(name, value.as_bytes()),
+            None => self.literal(name, "null"),
         }
     }
 

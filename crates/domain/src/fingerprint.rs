@@ -29,14 +29,15 @@ pub(crate) fn parse_hex32(text: &str) -> Option<[u8; 32]> {
     Some(out)
 }
 
-fn write_hex(bytes: &[u8; 32], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// Lower-case hex digits.
+pub(crate) fn hex<const N: usize, const D: usize>(bytes: &[u8; N]) -> [u8; D] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut text = [0; 64];
+    let mut text = [b'0'; D];
     for (pair, byte) in text.chunks_exact_mut(2).zip(bytes) {
         pair[0] = DIGITS[usize::from(byte >> 4)];
         pair[1] = DIGITS[usize::from(byte & 15)];
     }
-    f.write_str(std::str::from_utf8(&text).unwrap_or_default())
+    text
 }
 
 macro_rules! digest_type {
@@ -52,6 +53,12 @@ macro_rules! digest_type {
                 Self(bytes)
             }
 
+            /// As 64 lower-case hex digits.
+            #[must_use]
+            pub fn to_hex(&self) -> [u8; 64] {
+                hex(&self.0)
+            }
+
             /// Its 32 bytes.
             #[must_use]
             pub fn as_bytes(&self) -> &[u8; 32] {
@@ -61,13 +68,13 @@ macro_rules! digest_type {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write_hex(&self.0, f)
+                f.write_str(std::str::from_utf8(&self.to_hex()).unwrap_or_default())
             }
         }
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write_hex(&self.0, f)
+                fmt::Display::fmt(self, f)
             }
         }
 

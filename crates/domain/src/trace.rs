@@ -43,14 +43,28 @@ impl Trace {
 
     /// The `traceparent` for the upstream: same trace, the gateway's span as the parent.
     #[must_use]
-    pub fn header(&self) -> String {
-        format!("00-{:032x}-{:016x}-{:02x}", self.id, self.span, u8::from(self.sampled))
+    pub fn header(&self) -> Vec<u8> {
+        let span: [u8; 16] = crate::fingerprint::hex(&self.span.to_be_bytes());
+        let mut out = Vec::with_capacity(55);
+        for piece in [&b"00-"[..], &self.id().to_hex(), b"-", &span, b"-0"] {
+            out.extend_from_slice(piece);
+        }
+        out.push(b'0' + u8::from(self.sampled));
+        out
     }
 }
 
 /// A trace id; prints as 32 hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceId(u128);
+
+impl TraceId {
+    /// As 32 lower-case hex digits.
+    #[must_use]
+    pub fn to_hex(&self) -> [u8; 32] {
+        crate::fingerprint::hex(&self.0.to_be_bytes())
+    }
+}
 
 impl fmt::Display for TraceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,8 +98,8 @@ mod tests {
         let value = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         let trace = Trace::from_header(Some(value), || 7);
         assert_eq!(trace.id().to_string(), "4bf92f3577b34da6a3ce929d0e0e4736");
-        assert_eq!(trace.header(), "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000007-01");
-        assert!(parse(trace.header().as_bytes()).is_some());
+        assert_eq!(trace.header(), b"00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000007-01");
+        assert!(parse(&trace.header()).is_some());
     }
 
     #[test]
@@ -102,7 +116,7 @@ mod tests {
         ] {
             assert_eq!(parse(bad), None, "{bad:?}");
             let trace = Trace::from_header(Some(bad), || 0);
-            assert!(parse(trace.header().as_bytes()).is_some(), "a new one is valid");
+            assert!(parse(&trace.header()).is_some(), "a new one is valid");
         }
         assert!(parse(b"01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more").is_some());
     }

@@ -230,6 +230,13 @@ impl LogFile {
                 return (0, Some(error));
             }
         }
+        if let (false, Some(file)) = (lines.is_empty(), &self.file) {
+            // an operator may have cut the file to make room
+            match file.metadata() {
+                Ok(found) => self.length = found.len(),
+                Err(error) => return (0, Some(error)),
+            }
+        }
         let mut at = 0;
         while at < lines.len() {
             match self.write_batch(&lines[at..]) {

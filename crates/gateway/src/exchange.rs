@@ -56,20 +56,31 @@ impl Rejection {
 }
 
 /// One request, from its head to its answer.
-pub(crate) async fn run(
+pub(crate) fn run(
     gateway: Arc<Shared>,
     request: Request<Incoming>,
     connection: OnConnection,
+) -> impl Future<Output = Response<Reply>> + Send {
+    // now, not when it is first polled: a client that has left by then is accounted for like any other
+    let record = Record::open(&gateway, &request, &connection);
+    follow(gateway, request, record)
+}
+
+async fn follow(
+    gateway: Arc<Shared>,
+    request: Request<Incoming>,
+    mut record: Box<Record>,
 ) -> Response<Reply> {
-    let mut record = Record::open(&gateway, &request, &connection);
     match approach(&gateway, request, &mut record).await {
         Err(rejection) => reply::own(rejection, record),
         Ok(Recall::Known(entry)) => reply::replay(&gateway, &entry, record),
         Ok(Recall::Unknown(call)) if call.leads() => {
             let tracker = gateway.tracker.clone();
-            detach::to_the_end(tracker, attempt(gateway, call, record)).await
+            let cut = gateway.stop.cut.clone();
+            detach::to_the_end(tracker, cut, attempt(gateway, call, record)).await
         }
-        Ok(Recall::Unknown(call)) => attempt(gateway, call, record).await,
+        // in a box of its own: an answer from the memory does not carry the room for it along
+        Ok(Recall::Unknown(call)) => Box::pin(attempt(gateway, call, record)).await,
     }
 }
 
@@ -90,7 +101,7 @@ async fn approach(
 }
 
 /// One attempt at the upstream. Runs to its end even if the client leaves, when others wait for how it lands.
-async fn attempt(gateway: Arc<Shared>, call: Box<Call>, mut record: Record) -> Response<Reply> {
+async fn attempt(gateway: Arc<Shared>, call: Box<Call>, mut record: Box<Record>) -> Response<Reply> {
     match answer(&gateway, call, &mut record).await {
         Ok((answer, permit)) => reply::live(answer, permit, record),
         Err(rejection) => reply::own(rejection, record),

@@ -57,6 +57,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     /// Everything that runs beside the line; the drain waits for it.
     pub(crate) tracker: TaskTracker,
+    pub(crate) stop: Stop,
     phase: AtomicU8,
 }
 
@@ -148,6 +149,7 @@ impl Gateway {
             listeners.push(Listener { socket: serve::bind(listen.addr).map_err(failed)?, tls });
         }
         let addresses = listeners.iter().filter_map(|l| l.socket.local_addr().ok()).collect();
+        let stop = Stop::default();
         let shared = Arc::new(Shared {
             upstreams,
             tenants,
@@ -160,10 +162,11 @@ impl Gateway {
             any_route: "*".into(),
             clock: on.clock,
             tracker: TaskTracker::new(),
+            stop: stop.clone(),
             phase: AtomicU8::new(Phase::Serving as u8),
             http: config.http,
         });
-        let gateway = Self { shared, stop: Stop::default(), addresses, drain: config.drain };
+        let gateway = Self { shared, stop, addresses, drain: config.drain };
         let places = Arc::new(Semaphore::new(gateway.shared.http.max_connections));
         for listener in listeners {
             let accept = serve::accept(
@@ -198,7 +201,7 @@ impl Gateway {
             }
         }
         self.stop.cut.cancel();
-        // connections end at once now; attempts that run without a client end with the process
+        // connections and attempts that run without a client end at once now, each with its audit line
         let _ = tokio::time::timeout(Duration::from_secs(1), self.shared.tracker.wait()).await;
         if let Some(memory) = &self.shared.memory
             && let Ok(Err(error)) = tokio::time::timeout(Duration::from_secs(5), memory.store.close()).await
@@ -206,12 +209,18 @@ impl Gateway {
             tracing::error!(%error, "the last counts could not be stored");
         }
         let shared = Arc::clone(&self.shared);
-        let closing = tokio::task::spawn_blocking(move || {
+        // a thread of its own: the runtime waits for its blocking threads, and a disk may block for ever
+        let (done, closed) = tokio::sync::oneshot::channel();
+        let closing = std::thread::Builder::new().name("audit-close".into()).spawn(move || {
             if let Some(audit) = &shared.audit {
                 audit.close();
             }
+            // nobody waits any more when it took too long
+            let _ = done.send(());
         });
-        let _ = tokio::time::timeout(Duration::from_secs(5), closing).await;
+        if closing.is_ok() {
+            let _ = tokio::time::timeout(Duration::from_secs(5), closed).await;
+        }
     }
 
     /// Ends a drain at once.

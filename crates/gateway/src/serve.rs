@@ -31,7 +31,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How much of a body hyper reads ahead at most.
-const READ_AHEAD: usize = 256 << 10;
+const READ_AHEAD: usize = 128 << 10;
 /// HTTP/2: streams at once on a connection.
 const H2_STREAMS: u32 = 200;
 /// HTTP/2: streams that were reset before they were looked at, and that the gateway reset on an error (CVE-2023-44487 and
@@ -124,8 +124,7 @@ async fn converse(
     stream.set_nodelay(true)?;
     match tls {
         None => {
-            let (prefix, h2) = sniff(gateway, stream).await?;
-            let (stream, first) = prefix;
+            let Some((stream, first, h2)) = sniff(gateway, stream, &stop).await? else { return Ok(()) };
             speak(gateway, stream, first, h2, stop).await
         }
         Some(acceptor) => {
@@ -136,26 +135,37 @@ async fn converse(
     }
 }
 
-/// Reads just enough to tell HTTP/2 by prior knowledge from HTTP/1.
-async fn sniff(gateway: &Shared, mut stream: TcpStream) -> Result<((TcpStream, Vec<u8>), bool), Failure> {
+/// Reads just enough to tell HTTP/2 by prior knowledge from HTTP/1: the connection, what was read, and whether it is HTTP/2.
+/// `None` when the drain began before the first byte came.
+async fn sniff(
+    gateway: &Shared,
+    mut stream: TcpStream,
+    stop: &Stop,
+) -> Result<Option<(TcpStream, Vec<u8>, bool)>, Failure> {
     if !gateway.http.h2 {
-        return Ok(((stream, Vec::new()), false));
+        return Ok(Some((stream, Vec::new(), false)));
     }
     let mut first = vec![0; PREFACE.len()];
     let mut have = 0;
     let reading = async {
         loop {
-            let n = stream.read(&mut first[have..]).await?;
+            let n = tokio::select! {
+                biased;
+                read = stream.read(&mut first[have..]) => read?,
+                () = stop.drain.cancelled(), if have == 0 => return Ok(false),
+            };
             have += n;
             if n == 0 || first[..have] != PREFACE[..have] || have == PREFACE.len() {
-                return Ok::<_, io::Error>(());
+                return Ok::<_, io::Error>(true);
             }
         }
     };
-    tokio::time::timeout(gateway.http.header_timeout, reading).await??;
+    if !tokio::time::timeout(gateway.http.header_timeout, reading).await?? {
+        return Ok(None);
+    }
     first.truncate(have);
     let h2 = first == PREFACE;
-    Ok(((stream, first), h2))
+    Ok(Some((stream, first, h2)))
 }
 
 async fn speak<S>(

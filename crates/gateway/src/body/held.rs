@@ -17,7 +17,7 @@ const SMALL_CHUNK: usize = 4 << 10;
 /// After a chunk of this size others get their turn.
 const LARGE_CHUNK: usize = 64 << 10;
 /// What is gathered before it is written to disk at once.
-const SPILL_BATCH: usize = 256 << 10;
+const SPILL_BATCH: usize = 128 << 10;
 
 /// A body while it arrives.
 pub(crate) struct Gathering {

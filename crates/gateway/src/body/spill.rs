@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 /// How much is read back at once.
-const READ_BYTES: usize = 256 << 10;
+const READ_BYTES: usize = 128 << 10;
 
 /// A file that holds the end of one body.
 #[derive(Clone)]
@@ -44,7 +44,7 @@ impl Spill {
         Ok(())
     }
 
-    /// The bytes from `at` on: at most 256 KiB, fewer at the end.
+    /// The bytes from `at` on: at most 128 KiB, fewer at the end.
     pub(crate) async fn read(self, at: u64) -> io::Result<Bytes> {
         let wanted = usize::try_from(self.length.saturating_sub(at)).unwrap_or(READ_BYTES).min(READ_BYTES);
         blocking(move || {

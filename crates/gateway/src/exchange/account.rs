@@ -24,7 +24,7 @@ use crate::upstream::Upstream;
 /// Exchanges under way on one connection.
 pub(crate) type OnConnection = Arc<AtomicUsize>;
 
-/// What is known of a request so far.
+/// What is known of a request so far. It is moved along with the request, so it lives in a box.
 pub(crate) struct Record {
     gateway: Arc<Shared>,
     began: Instant,
@@ -74,10 +74,10 @@ impl Record {
         gateway: &Arc<Shared>,
         request: &Request<Incoming>,
         connection: &OnConnection,
-    ) -> Self {
+    ) -> Box<Self> {
         let traceparent = request.headers().get(&headers::TRACEPARENT).map(|v| v.as_bytes());
         connection.fetch_add(1, Ordering::Acquire);
-        Self {
+        Box::new(Self {
             gateway: Arc::clone(gateway),
             began: Instant::now(),
             ts: gateway.clock.now(),
@@ -105,7 +105,7 @@ impl Record {
             end: None,
             complete: false,
             _on_connection: Exchanging(Arc::clone(connection)),
-        }
+        })
     }
 
     pub(super) fn tenant(&mut self, tenant: &Arc<Tenant>) {
@@ -138,13 +138,18 @@ impl Record {
     }
 
     fn finish(&mut self) {
+        // who ended it early: the end of a drain cuts what is left
+        let (who, code) = match self.gateway.stop.cut.is_cancelled() {
+            true => ("gateway_stopped", OwnCode::Draining),
+            false => ("client_closed", OwnCode::ClientAborted),
+        };
         if !self.complete && self.end.is_none() {
-            self.end = Some("client_closed");
+            self.end = Some(who);
         }
-        // nobody was answered: the client left first
-        let outcome = self.outcome.unwrap_or(Outcome::Own(OwnCode::ClientAborted));
+        let outcome = self.outcome.unwrap_or(Outcome::Own(code));
         if self.outcome.is_none() {
-            self.status = OwnCode::ClientAborted.status();
+            // nobody was answered
+            self.status = code.status();
         }
         let total = self.began.elapsed();
         if let Some(tenant) = &self.tenant {
@@ -164,7 +169,7 @@ impl Record {
             tenant: self.tenant_id(),
             upstream: self.upstream.as_ref().map(|u| u.name().clone()),
             route: self.route.clone(),
-            method: self.method.to_string(),
+            method: bounded_path(self.method.as_str()),
             path: std::mem::take(&mut self.path),
             status: self.status,
             code: outcome,

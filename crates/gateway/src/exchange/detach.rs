@@ -6,20 +6,23 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 type Attempt<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Runs `attempt` to its end even if the returned future is dropped.
+/// Runs `attempt` to its end even if the returned future is dropped; only `cut` ends it early.
 pub(super) fn to_the_end<T: Send + 'static>(
     tracker: TaskTracker,
+    cut: CancellationToken,
     attempt: impl Future<Output = T> + Send + 'static,
 ) -> impl Future<Output = T> + Send {
-    ToTheEnd { tracker, attempt: Some(Box::pin(attempt)) }
+    ToTheEnd { tracker, cut, attempt: Some(Box::pin(attempt)) }
 }
 
 struct ToTheEnd<T: Send + 'static> {
     tracker: TaskTracker,
+    cut: CancellationToken,
     attempt: Option<Attempt<T>>,
 }
 
@@ -40,9 +43,14 @@ impl<T: Send + 'static> Drop for ToTheEnd<T> {
     fn drop(&mut self) {
         // at the end of the process there is no runtime left to run on
         if let (Some(attempt), Ok(runtime)) = (self.attempt.take(), tokio::runtime::Handle::try_current()) {
+            let cut = self.cut.clone();
             self.tracker.spawn_on(
                 async move {
-                    drop(attempt.await);
+                    tokio::select! {
+                        biased;
+                        result = attempt => drop(result),
+                        () = cut.cancelled() => {}
+                    }
                 },
                 &runtime,
             );
@@ -59,7 +67,7 @@ mod tests {
         let tracker = TaskTracker::new();
         let (done, ended) = tokio::sync::oneshot::channel();
         let (go, gate) = tokio::sync::oneshot::channel::<()>();
-        let mut attempt = Box::pin(to_the_end(tracker.clone(), async move {
+        let mut attempt = Box::pin(to_the_end(tracker.clone(), CancellationToken::new(), async move {
             let _ = gate.await;
             let _ = done.send(());
         }));

@@ -40,16 +40,20 @@ fn hop_by_hop() -> [&'static HeaderName; 9] {
     ]
 }
 
-/// Removes hop-by-hop fields and those that `Connection` names. Fields that the gateway itself relies on cannot be named
-/// away.
-fn strip_hop_by_hop(headers: &mut HeaderMap) {
+/// What a sender cannot name away: the gateway relies on the host, and a document, or a refusal, without the fields that
+/// describe it would be another one.
+static KEPT: [HeaderName; 4] =
+    [header::HOST, header::CONTENT_TYPE, header::CONTENT_ENCODING, header::CONTENT_LANGUAGE];
+
+/// Removes hop-by-hop fields and those that `Connection` names, but for [`KEPT`].
+pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(header::CONNECTION) {
         let named: Vec<HeaderName> = headers
             .get_all(header::CONNECTION)
             .iter()
             .flat_map(|value| value.as_bytes().split(|b| *b == b','))
             .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
-            .filter(|name| ![header::HOST, header::CONTENT_TYPE, header::CONTENT_ENCODING].contains(name))
+            .filter(|name| !KEPT.contains(name))
             .collect();
         for name in named {
             headers.remove(name);
@@ -130,7 +134,7 @@ pub(super) fn passing(
 }
 
 fn set_trace(out: &mut HeaderMap, trace: &Trace) {
-    if let Ok(value) = HeaderValue::from_str(&trace.header()) {
+    if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(trace.header())) {
         out.insert(TRACEPARENT.clone(), value);
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::header;
 use http::request::Parts;
 use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
+use hyper::body::{Body, Frame, Incoming};
 use nevertwice_domain::canonical::fields::MediaType;
 use nevertwice_domain::canonical::form::{Form, FormReader};
 use nevertwice_domain::fingerprint::BodyDigest;
@@ -80,36 +80,46 @@ async fn read_all(
     reading: &mut Reading,
     record: &mut Record,
 ) -> Result<(), Rejection> {
-    let limits = &gateway.http;
     let began = Instant::now();
-    loop {
-        let waiting = Instant::now();
-        let frame = tokio::time::timeout(limits.body_idle_timeout, body.frame()).await;
-        record.read_wait += waiting.elapsed();
-        let frame = match frame {
-            Err(_) => {
-                return Err(Rejection::with(
-                    OwnCode::BodyTimeout,
-                    "no byte of the body arrived for too long",
-                ));
-            }
-            Ok(None) => return Ok(()),
-            Ok(Some(Err(error))) => return Err(body_fault(&error).into()),
-            Ok(Some(Ok(frame))) => frame,
+    while !body.is_end_stream() {
+        // what has arrived already is taken without looking at a clock
+        let frame = match futures_util::future::poll_immediate(body.frame()).await {
+            Some(frame) => frame,
+            None => wait_for_frame(gateway, &mut body, began, reading.length, record).await?,
         };
-        let Ok(chunk) = frame.into_data() else { continue };
+        let chunk = match frame {
+            None => return Ok(()),
+            Some(Err(error)) => return Err(body_fault(&error).into()),
+            Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+        };
         reading.length += chunk.len() as u64;
         if reading.length > gateway.limits.body_max_bytes {
             return Err(OwnCode::BodyTooLarge.into());
         }
-        if too_slow(began.elapsed(), reading.length, limits.body_idle_timeout, limits.body_min_rate) {
-            return Err(Rejection::with(
-                OwnCode::BodyTimeout,
-                "the body arrives more slowly than the gateway allows",
-            ));
-        }
         reading.push(chunk, gateway).await?;
     }
+    Ok(())
+}
+
+/// Waits for the next frame: not for ever, and not for a client that sends a byte now and then.
+async fn wait_for_frame(
+    gateway: &Shared,
+    body: &mut Incoming,
+    began: Instant,
+    length: u64,
+    record: &mut Record,
+) -> Result<Option<Result<Frame<Bytes>, hyper::Error>>, Rejection> {
+    let limits = &gateway.http;
+    let waiting = Instant::now();
+    let frame = tokio::time::timeout(limits.body_idle_timeout, body.frame()).await;
+    record.read_wait += waiting.elapsed();
+    if too_slow(began.elapsed(), length, limits.body_idle_timeout, limits.body_min_rate) {
+        return Err(Rejection::with(
+            OwnCode::BodyTimeout,
+            "the body arrives more slowly than the gateway allows",
+        ));
+    }
+    frame.map_err(|_| Rejection::with(OwnCode::BodyTimeout, "no byte of the body arrived for too long"))
 }
 
 /// Whether a body that has been coming for `elapsed` came more slowly than `rate` bytes per second, once `grace` is over.

@@ -19,7 +19,7 @@ use crate::Shared;
 use crate::pool::Permit;
 
 /// The upstream's own refusal, from the memory: byte for byte, and marked.
-pub(super) fn replay(gateway: &Shared, entry: &Entry, mut record: Record) -> Response<Reply> {
+pub(super) fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<Reply> {
     let upstream = record.upstream();
     if let Some(tenant) = record.tenant_id() {
         gateway.count_replay(entry, &tenant);
@@ -63,7 +63,7 @@ pub(super) fn replay(gateway: &Shared, entry: &Entry, mut record: Record) -> Res
 }
 
 /// The upstream's answer.
-pub(super) fn live(answer: Answer, permit: Permit, mut record: Record) -> Response<Reply> {
+pub(super) fn live(answer: Answer, permit: Permit, mut record: Box<Record>) -> Response<Reply> {
     let Answer { mut head, body, .. } = answer;
     let keep_length = record.method == Method::HEAD || head.status == StatusCode::NOT_MODIFIED;
     headers::answer(&mut head.headers, keep_length);
@@ -109,7 +109,7 @@ fn home_location(fields: &mut http::HeaderMap, upstream: &crate::upstream::Upstr
 }
 
 /// The gateway's own answer: a problem document (RFC 9457) with a stable code, never to be taken for an upstream's.
-pub(super) fn own(rejection: Rejection, mut record: Record) -> Response<Reply> {
+pub(super) fn own(rejection: Rejection, mut record: Box<Record>) -> Response<Reply> {
     let Rejection { code, detail, retry_after_s } = rejection;
     record.answered(Outcome::Own(code), code.status_code());
     let close = (record.body_unread || closes(code)) && record.version <= Version::HTTP_11;

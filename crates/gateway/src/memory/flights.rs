@@ -25,7 +25,16 @@ pub(crate) struct Flights {
 struct Flight {
     /// Attempts at the upstream with this fingerprint.
     attempts: u32,
-    landing: watch::Sender<Landing>,
+    /// Made for the first one who waits: nearly all attempts land without.
+    landing: Option<watch::Sender<Landing>>,
+}
+
+impl Flight {
+    fn tell(&mut self, landing: Landing) {
+        if let Some(waiting) = self.landing.take() {
+            waiting.send_replace(landing);
+        }
+    }
 }
 
 /// How an attempt ended, for those who wait.
@@ -70,10 +79,11 @@ impl Flights {
     /// Makes the attempt if there is none under way, else waits.
     pub(crate) fn board(self: &Arc<Self>, fingerprint: Fingerprint) -> Boarding {
         let mut shard = self.shard(&fingerprint).hold();
-        if let Some(flight) = shard.get(&fingerprint) {
-            return Boarding::Wait(flight.landing.subscribe());
+        if let Some(flight) = shard.get_mut(&fingerprint) {
+            let landing = flight.landing.get_or_insert_with(|| watch::Sender::new(Landing::InFlight));
+            return Boarding::Wait(landing.subscribe());
         }
-        shard.insert(fingerprint, Flight { attempts: 1, landing: watch::Sender::new(Landing::InFlight) });
+        shard.insert(fingerprint, Flight { attempts: 1, landing: None });
         drop(shard);
         Boarding::Attempt(self.attempt(fingerprint, true))
     }
@@ -81,9 +91,7 @@ impl Flights {
     /// Makes an attempt whatever else is under way.
     pub(crate) fn join(self: &Arc<Self>, fingerprint: Fingerprint) -> Attempt {
         let mut shard = self.shard(&fingerprint).hold();
-        let flight = shard
-            .entry(fingerprint)
-            .or_insert_with(|| Flight { attempts: 0, landing: watch::Sender::new(Landing::InFlight) });
+        let flight = shard.entry(fingerprint).or_insert(Flight { attempts: 0, landing: None });
         flight.attempts += 1;
         let leads = flight.attempts == 1;
         drop(shard);
@@ -97,7 +105,10 @@ impl Flights {
     /// Requests that wait for a landing now.
     #[cfg(test)]
     fn waiting(&self, fingerprint: &Fingerprint) -> usize {
-        self.shard(fingerprint).hold().get(fingerprint).map_or(0, |f| f.landing.receiver_count())
+        self.shard(fingerprint)
+            .hold()
+            .get(fingerprint)
+            .map_or(0, |f| f.landing.as_ref().map_or(0, watch::Sender::receiver_count))
     }
 }
 
@@ -127,12 +138,11 @@ impl Attempt {
         flight.attempts = flight.attempts.saturating_sub(1);
         if flight.attempts == 0 {
             // an attempt that was given up is no outcome, but with nobody left to land there is nothing to wait for
-            flight.landing.send_replace(landing.unwrap_or(Landing::NoVerdict));
+            flight.tell(landing.unwrap_or(Landing::NoVerdict));
             shard.remove(&self.fingerprint);
         } else if let Some(landing) = landing {
             // whoever comes from now on waits for the attempts that are still under way
-            let before = std::mem::replace(&mut flight.landing, watch::Sender::new(Landing::InFlight));
-            before.send_replace(landing);
+            flight.tell(landing);
         }
     }
 }

@@ -163,9 +163,7 @@ impl Check {
             let since = *self.head_since.get_or_insert_with(Instant::now);
             return timer.poll(cx, since + timing.head);
         }
-        if exchanging {
-            return Poll::Pending;
-        }
+        // set during an exchange too: hyper does not read again when one has ended, it waits to be woken
         let allowed = if self.framing.requests() == 0 { timing.head } else { timing.keep_alive };
         loop {
             if timer.0.is_none() {
@@ -173,7 +171,7 @@ impl Check {
                 ready!(timer.poll(cx, Instant::now() + allowed));
             }
             ready!(timer.poll_set(cx));
-            if self.seen == self.activity {
+            if self.seen == self.activity && !exchanging {
                 return Poll::Ready(());
             }
             timer.stop();

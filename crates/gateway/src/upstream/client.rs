@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{Request, Response, Uri, header};
-use hyper::body::Incoming;
+use http::{HeaderValue, Method, Request, Response, Uri, header};
+use hyper::body::{Body, Incoming};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::{CaptureConnection, HttpConnector, capture_connection};
 use hyper_util::client::legacy::{Client as Pooled, Error as ClientError};
@@ -134,6 +134,11 @@ impl Client {
         *request.method_mut() = head.method.clone();
         *request.uri_mut() = uri;
         *request.headers_mut() = head.headers.clone();
+        if request.body().is_end_stream() && [Method::POST, Method::PUT, Method::PATCH].contains(&head.method)
+        {
+            // a server may ask for a length where a body is usual (RFC 9110 section 8.6); hyper says none for an empty one
+            request.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
+        }
         let connection = capture_connection(&mut request);
         let answer = self.pooled.request(request);
         let answer = self.until_head(answer, &connection, &progress).await?;
@@ -288,8 +293,9 @@ fn connect_detail(error: &ClientError) -> &'static str {
     "connect"
 }
 
-/// Whether a failure is one of TLS: a certificate that is not trusted, or an alert from the other side.
+/// Whether a failure is one of TLS: a certificate that is not trusted, or an alert from the other side. I/O errors wrap each
+/// other here, and do not show what they wrap as their source.
 fn is_tls(error: &(dyn std::error::Error + 'static)) -> bool {
     let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-    error.is::<rustls::Error>() || wrapped.is_some_and(|inner| inner.is::<rustls::Error>())
+    error.is::<rustls::Error>() || wrapped.is_some_and(|inner| is_tls(inner))
 }

@@ -33,7 +33,7 @@ async fn exchange(
     path: &str,
     headers: &[(&str, &str)],
     body: Bytes,
-) -> Result<Answer, Box<dyn std::error::Error>> {
+) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
     let stream = TcpStream::connect(addr).await?;
     let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
     let mut request = hyper::Request::post(format!("http://{addr}{path}"));

@@ -16,7 +16,7 @@ use crate::pool::Permit;
 /// The body of an answer.
 pub(crate) struct Reply {
     source: Source,
-    record: Record,
+    record: Box<Record>,
 }
 
 enum Source {
@@ -46,7 +46,7 @@ struct Relay {
 pub(crate) struct BrokenOff(&'static str);
 
 impl Reply {
-    pub(crate) fn whole(body: Bytes, record: Record) -> Self {
+    pub(crate) fn whole(body: Bytes, record: Box<Record>) -> Self {
         Self { source: Source::Whole(Some(body).filter(|b| !b.is_empty())), record }
     }
 
@@ -56,7 +56,7 @@ impl Reply {
         idle: Duration,
         total: Option<Duration>,
         permit: Permit,
-        record: Record,
+        record: Box<Record>,
     ) -> Self {
         let now = Instant::now();
         let relay = Relay {

@@ -22,6 +22,9 @@ const TOKEN: [bool; 256] = byte_set(b"!#$%&'*+-.^_`|~");
 /// among them.
 const HOST: [bool; 256] = byte_set(b"-._~%!$&'()*+,;=:[]");
 
+/// The bytes of a path and query (RFC 3986 sections 3.3 and 3.4). Escapes are not looked at.
+const TARGET: [bool; 256] = byte_set(b"-._~%!$&'()*+,;=:@/?");
+
 /// ASCII letters, digits and the bytes of `others`.
 const fn byte_set(others: &[u8]) -> [bool; 256] {
     let mut set = [false; 256];
@@ -77,8 +80,7 @@ pub(super) fn line_content(line: &[u8]) -> Result<&[u8], ViolationKind> {
 pub(super) fn request_line(content: &[u8]) -> Result<Version, ViolationKind> {
     let (method, rest) = split_at_space(content)?;
     let (target, version) = split_at_space(rest)?;
-    // A fragment is no part of a target (RFC 9112 section 3.2): readers that cut it off see another path.
-    if !is_token(method) || target.is_empty() || target.iter().any(|byte| matches!(byte, b'\t' | b'#')) {
+    if !is_token(method) || !is_target(target) {
         return Err(ViolationKind::MalformedRequestLine);
     }
     let version = match version {
@@ -95,6 +97,17 @@ pub(super) fn request_line(content: &[u8]) -> Result<Version, ViolationKind> {
         return Err(ViolationKind::Connect);
     }
     Ok(version)
+}
+
+/// A request target that the HTTP library reads as well: what it refuses by itself would be answered without the
+/// gateway's mark.
+fn is_target(bytes: &[u8]) -> bool {
+    let plain = bytes.starts_with(b"/") && bytes.iter().all(|byte| TARGET[usize::from(*byte)]);
+    if plain && bytes.len() < usize::from(u16::MAX) {
+        return true;
+    }
+    // A fragment is no part of a target (RFC 9112 section 3.2): readers that cut it off see another path.
+    memchr(b'#', bytes).is_none() && http::Uri::try_from(bytes).is_ok()
 }
 
 fn split_at_space(bytes: &[u8]) -> Result<(&[u8], &[u8]), ViolationKind> {

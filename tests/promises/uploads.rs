@@ -1,0 +1,302 @@
+//! Uploads: the interim answer comes when it should and only then; a client that is told no in the middle of a large
+//! upload always reads that; many large bodies at once stay within the memory that was set aside; and a body that did
+//! not arrive whole is nobody's document.
+#![expect(clippy::unwrap_used, reason = "test")]
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use nevertwice_testkit::{
+    Client, Gate, Gateway, Part, Post, Reply, Request, Upstream, multipart, r400, random_document,
+};
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use crate::bench::{assert_own, post, settle};
+
+const GUARDED: &str = "/doc-classifier/classify";
+const PASSING: &str = "/doc-classifier/other";
+const MIB: usize = 1 << 20;
+
+fn head(path: &str, key: &str, lines: &str) -> String {
+    format!("POST {path} HTTP/1.1\r\nHost: gw\r\nAuthorization: Bearer {key}\r\n{lines}\r\n")
+}
+
+#[tokio::test]
+async fn up_01_continue_is_said_once_and_only_to_who_may_go_on() {
+    let upstream = Upstream::start().await;
+    let gateway = Gateway::with(&upstream.url(), &[("TOP", "limits:\n  body_max_bytes: 10485760")]).await;
+    let document = random_document(1, 10 * MIB);
+    for path in [GUARDED, PASSING] {
+        // the body goes out when the word was given, not before; the client would wait longer than the bound
+        let mut client = Client::connect(gateway.addr).await;
+        let lines = format!("Expect: 100-continue\r\nContent-Length: {}\r\n", document.len());
+        client.send(head(path, "tok-1", &lines)).await.unwrap();
+        let began = Instant::now();
+        let interim = client.read_raw().await.unwrap().unwrap();
+        assert!(interim.bytes.starts_with(b"HTTP/1.1 100 Continue\r\n\r\n"), "{interim:?}");
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        client.send(&document).await.unwrap();
+        let answer = client.read_answer().await;
+        assert_eq!((answer.status, answer.interim.len()), (200, 0), "said once");
+        let seen = upstream.last_request();
+        assert!(seen.body_len == document.len() as u64 && seen.body == document, "{path}");
+        assert!(seen.headers_named("expect").is_empty(), "{:?}", seen.headers);
+    }
+    // who does not wait for it may still be told, and loses nothing
+    let answer = Post::to(gateway.addr, GUARDED).bearer("tok-1").expect_continue().body("small").send().await;
+    assert_eq!((answer.status, answer.interim), (200, vec![100]));
+    let calls = upstream.calls();
+
+    // no: without the word, and without having read the body
+    let over = format!("Expect: 100-continue\r\nContent-Length: {}\r\n", 10 * MIB + 1);
+    let fine = "Expect: 100-continue\r\nContent-Length: 100\r\n";
+    for path in [GUARDED, PASSING] {
+        for (lines, key, status, code) in
+            [(fine, "tok-none", 401, "UNAUTHENTICATED"), (over.as_str(), "tok-1", 413, "BODY_TOO_LARGE")]
+        {
+            let mut client = Client::connect(gateway.addr).await;
+            client.send(head(path, key, lines)).await.unwrap();
+            let answer = client.read_answer().await;
+            assert_own(&answer, status, code, path);
+            assert!(answer.interim.is_empty(), "{answer:?}");
+            assert_eq!(answer.header("connection").as_deref(), Some("close"));
+            assert!(client.closed_by_peer().await);
+        }
+    }
+    assert_eq!(upstream.calls(), calls);
+
+    // an expectation that nobody knows is no reason to hang or to remember anything
+    upstream.always(r400());
+    for path in [GUARDED, PASSING] {
+        let request = Request::post(path).bearer("tok-1").header("Expect", "banana").body("fruit");
+        let answer = Client::connect(gateway.addr).await.request(request).await;
+        assert!(matches!(answer.status, 417 | 400), "{answer:?}");
+        assert!(!answer.is_hit());
+        assert!(upstream.last_request().headers_named("expect").is_empty());
+    }
+    settle(&gateway, 2 + 1 + 4 + 2).await;
+}
+
+#[tokio::test]
+async fn up_02_a_client_that_is_told_no_while_it_uploads_always_reads_it() {
+    const ROUNDS: usize = 50;
+    let upstream = Upstream::start().await;
+    let gateway = Gateway::with(&upstream.url(), &[("TOP", "limits:\n  body_max_bytes: 1048576")]).await;
+    let body = Bytes::from(vec![b'x'; 20 * MIB]);
+    let one_chunk = [format!("{:x}\r\n", body.len()).as_bytes(), &body, b"\r\n0\r\n\r\n"].concat();
+    for round in 0..ROUNDS {
+        let path = [GUARDED, PASSING][round % 2];
+        // without a key; over the limit by its length; over the limit in the middle
+        let (key, chunked, status) =
+            [("tok-none", false, 401), ("tok-1", false, 413), ("tok-1", true, 413)][round / 2 % 3];
+        let mut client = Client::connect(gateway.addr).await;
+        let answer = if round % 5 < 2 {
+            // a client that reads nothing before it has written all, or cannot write any more
+            let framing = format!("Content-Length: {}\r\n", body.len());
+            let lines = if chunked { "Transfer-Encoding: chunked\r\n" } else { &framing };
+            client.send(head(path, key, lines)).await.unwrap();
+            let _ = client.send(if chunked { &one_chunk[..] } else { &body[..] }).await;
+            client.read_answer().await
+        } else {
+            let request = Request::post(path).bearer(key).body(body.clone());
+            client.request(if chunked { request.chunked(64 << 10) } else { request }).await
+        };
+        let code = if status == 401 { "UNAUTHENTICATED" } else { "BODY_TOO_LARGE" };
+        assert_own(&answer, status, code, &format!("round {round}"));
+    }
+    assert!(upstream.requests().iter().all(|seen| !seen.body_complete && seen.target == "/other"));
+    upstream.wait_until("no open request", |it| it.open_connections() == 0).await;
+    assert_eq!(gateway.metric("gateway_negative_cache_entries", &[]).await, 0.0);
+
+    // the upstream may say no early as well: its answer comes through, in one piece
+    upstream.always(Reply::status(413).body("too much for me").answer_early().close_after());
+    for round in 0..20 {
+        let path = [GUARDED, PASSING][round % 2];
+        let document = random_document(round as u64, MIB);
+        let answer = Post::to(gateway.addr, path).bearer("tok-1").body(document).send().await;
+        assert_eq!(
+            (answer.status, answer.text().as_str()),
+            (413, "too much for me"),
+            "round {round}: {answer:?}"
+        );
+    }
+    settle(&gateway, ROUNDS + 20).await;
+}
+
+#[tokio::test]
+async fn up_03_many_large_uploads_stay_within_the_memory_that_was_set_aside() {
+    const UPLOADS: usize = 20;
+    const LENGTH: usize = 6 * MIB;
+    let upstream = Upstream::start().await;
+    let gate = Gate::new();
+    upstream.by_head({
+        let gate = gate.clone();
+        move |seen, _| match seen.path() {
+            "/v1/chat/completions" => Reply::status(200).body("chat"),
+            _ => Reply::status(200).read_slowly(128 << 10, Duration::from_millis(1)).wait_for(&gate),
+        }
+    });
+    let llm = format!("- name: llm\n  adapter: openai\n  base_url: \"{}\"\n  mount: /llm", upstream.url());
+    let spill = tempfile::tempdir().unwrap();
+    let limits = format!("limits:\n  buffer_memory_bytes: 8388608\n  spill_dir: {}", spill.path().display());
+    let pool = "pool:\n  max_in_flight: 4\n  queue_timeout_ms: 60000";
+    let slots = [("TOP", limits.as_str()), ("UPSTREAM", pool), ("UPSTREAMS", &llm)];
+    let mut gateway = Gateway::with(&upstream.url(), &slots).await;
+    let left_over = || std::fs::read_dir(spill.path()).unwrap().count();
+    let before = gateway.rss_kib();
+
+    let documents: Vec<_> = (0..UPLOADS as u64).map(|n| random_document(n, LENGTH)).collect();
+    let (addr, mut uploads) = (gateway.addr, JoinSet::new());
+    for document in &documents {
+        let (content_type, form) =
+            multipart("b", &[Part::file("file", "a.pdf", "application/pdf", document)]);
+        let post =
+            Post::to(addr, "/doc-classifier/layout").bearer("tok-1").header("Content-Type", content_type);
+        uploads.spawn(post.body(form).send());
+    }
+    gateway.wait_metric("gateway_pool_queued", &[], (UPLOADS - 4) as f64).await;
+    assert!(gateway.metric("gateway_body_memory_bytes", &[]).await <= 8_388_608.0);
+    let spilled = gateway.metric("gateway_body_spilled_bytes_total", &[]).await;
+    assert!(spilled >= (UPLOADS * LENGTH - 8 * MIB) as f64, "{spilled}");
+    // the memory set aside, and for each connection its buffers; all bodies together are 120 MiB
+    let grown = (gateway.rss_kib() - before) / 1024;
+    assert!(grown < 64, "{grown} MiB more for {} MiB of bodies", UPLOADS * LENGTH / MIB);
+    assert_eq!(left_over(), 0, "the files have no names");
+    // others are served meanwhile
+    let began = Instant::now();
+    for _ in 0..10 {
+        assert_eq!(post(&gateway, "/llm/v1/chat/completions", "{}").await.text(), "chat");
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    gate.open();
+    while let Some(answer) = uploads.join_next().await {
+        assert_eq!(answer.unwrap().status, 200);
+    }
+    // nothing was lost or mixed up on the way over the disk
+    let seen = upstream.requests();
+    for document in &documents {
+        let whole =
+            |body: &Bytes| body.len() > LENGTH && body[body.len() - LENGTH - 9..].starts_with(document);
+        assert!(seen.iter().any(|seen| seen.body_complete && whole(&seen.body)));
+    }
+    settle(&gateway, UPLOADS + 10).await;
+
+    // killed with bodies on disk: nothing is left of them
+    let never = Gate::new();
+    upstream.always(Reply::status(200).wait_for(&never));
+    let mut client = Client::connect(addr).await;
+    client.try_send_request(Request::post(GUARDED).bearer("tok-1").body(documents[0].clone())).await.unwrap();
+    never.wait_waiting(1).await;
+    gateway.signal("KILL");
+    gateway.wait_exit(Duration::from_secs(10)).await;
+    gateway.restart().await;
+    assert_eq!(left_over(), 0);
+}
+
+#[tokio::test]
+async fn up_03_a_disk_that_takes_no_more_is_said_and_nothing_goes_up() {
+    let upstream = Upstream::start().await;
+    upstream.always(r400());
+    let folder = tempfile::tempdir().unwrap();
+    let spill = folder.path().join("spill");
+    std::fs::create_dir(&spill).unwrap();
+    let limits = format!("limits:\n  buffer_memory_bytes: 1048576\n  spill_dir: {}", spill.display());
+    let gateway = Gateway::with(&upstream.url(), &[("TOP", &limits)]).await;
+    let large = random_document(1, 4 * MIB);
+    // on disk, and remembered like any other
+    assert!(!post(&gateway, GUARDED, large.clone()).await.is_hit());
+    assert!(post(&gateway, GUARDED, large.clone()).await.is_hit());
+    assert_eq!(upstream.last_request().body, large);
+    let calls = upstream.calls();
+
+    // no folder to write to; or, where a file system can be mounted, none with room
+    let mounted = mount(&spill);
+    if !mounted {
+        std::fs::remove_dir(&spill).unwrap();
+    }
+    for seed in 2..5 {
+        let answer = post(&gateway, GUARDED, random_document(seed, 4 * MIB)).await;
+        assert_own(&answer, 507, "SPILL_FAILED", "large");
+    }
+    assert_eq!(upstream.calls(), calls, "nothing that is cut short");
+    assert_eq!(post(&gateway, GUARDED, &b"small"[..]).await.status, 400, "small ones need no disk");
+    assert_eq!(post(&gateway, PASSING, large.clone()).await.status, 400, "nor does what merely passes");
+    if mounted {
+        assert_eq!(std::fs::read_dir(&spill).unwrap().count(), 0);
+        assert!(std::process::Command::new("umount").arg(&spill).status().unwrap().success());
+    } else {
+        std::fs::create_dir(&spill).unwrap();
+    }
+    // and it works again as soon as there is room
+    assert!(!post(&gateway, GUARDED, random_document(2, 4 * MIB)).await.is_hit());
+    settle(&gateway, 2 + 3 + 2 + 1).await;
+}
+
+/// Mounts a file system of 1 MiB there; not everybody may.
+fn mount(at: &std::path::Path) -> bool {
+    let mut mount = std::process::Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=1m", "nevertwice-test"]).arg(at);
+    mount.stderr(std::process::Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+#[tokio::test]
+async fn up_04_what_did_not_arrive_whole_is_nobody_s_document() {
+    let upstream = Upstream::start().await;
+    upstream.always(r400());
+    let gateway = Gateway::simple(&upstream.url()).await;
+    let document = random_document(1, 4096);
+    let framings = [("Content-Length: 4096\r\n", ""), ("Transfer-Encoding: chunked\r\n", "1000\r\n")];
+    let mut requests = 0;
+    for (lines, before) in framings {
+        for sent in [0, 1, 4095] {
+            let mut client = Client::connect(gateway.addr).await;
+            client.send(head(GUARDED, "tok-1", lines)).await.unwrap();
+            client.send([before.as_bytes(), &document[..sent]].concat()).await.unwrap();
+            if sent > 0 {
+                gateway.wait_metric("gateway_body_memory_bytes", &[], sent as f64).await;
+            }
+            if sent == 4095 {
+                client.reset();
+            } else {
+                client.close().await;
+            }
+            requests += 1;
+            let line = gateway.wait_audit(requests).await.pop().unwrap();
+            assert_eq!((&line["code"], &line["status"]), (&json!("CLIENT_ABORTED"), &json!(499)), "{line}");
+            assert_eq!((&line["bytes_in"], &line["attempts"]), (&json!(sent), &json!(0)), "{line}");
+            assert!(line["fingerprint"].is_null(), "no complete body, no key: {line}");
+        }
+    }
+    assert_eq!((upstream.calls(), upstream.connections()), (0, 0));
+    // all but the last chunk is no document either
+    let mut client = Client::connect(gateway.addr).await;
+    client.send(head(GUARDED, "tok-1", framings[1].0)).await.unwrap();
+    client.send([b"1000\r\n", &document[..], b"\r\n"].concat()).await.unwrap();
+    gateway.wait_metric("gateway_body_memory_bytes", &[], 4096.0).await;
+    assert_eq!(upstream.calls(), 0);
+    client.close().await;
+    requests += 1;
+    gateway.wait_audit(requests).await;
+
+    // where it passes on as it comes, the upstream never sees an end
+    for sent in [1, 4095] {
+        let calls = upstream.calls();
+        let mut client = Client::connect(gateway.addr).await;
+        client.send(head(PASSING, "tok-1", "Content-Length: 4096\r\n")).await.unwrap();
+        client.send(&document[..sent]).await.unwrap();
+        upstream.wait_calls(calls + 1).await;
+        let closed = upstream.peer_closed();
+        client.close().await;
+        upstream.wait_peer_closed(closed + 1).await;
+        let seen = upstream.last_request();
+        assert!(!seen.body_complete && seen.body_len <= sent as u64, "{seen:?}");
+        requests += 1;
+        assert_eq!(gateway.wait_audit(requests).await.pop().unwrap()["code"], "CLIENT_ABORTED");
+    }
+    // the document itself is as new as ever
+    let first = post(&gateway, GUARDED, document.clone()).await;
+    assert!(first.status == 400 && !first.is_hit());
+    assert!(post(&gateway, GUARDED, document).await.is_hit());
+    settle(&gateway, requests + 2).await;
+}
