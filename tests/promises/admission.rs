@@ -1,6 +1,6 @@
 //! Places at an upstream: none leaks, whichever way a request ends; a known-bad document needs none; a flood of one tenant
 //! does not starve another; and who gets no place is told so in the gateway's own words.
-#![expect(clippy::unwrap_used, reason = "test")]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "test")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -444,6 +444,9 @@ async fn fp_13_the_query_is_keyed_and_sent_raw() {
     settle(&gateway, asked.requests).await;
 }
 
+/// Method, path, fields and body of a submission.
+type Judge<'a> = (&'a str, &'a str, Vec<(&'a str, String)>, Vec<u8>);
+
 #[tokio::test]
 async fn fp_14_a_verdict_belongs_to_the_document_and_its_judge() {
     let upstream = Upstream::start().await;
@@ -458,7 +461,7 @@ async fn fp_14_a_verdict_belongs_to_the_document_and_its_judge() {
         |model| multipart("b", &[Part::field("model", model), Part::file("file", "a.pdf", "a/b", &DOC)]);
     let json = |model: &str| (json!({"model": model, "base64Source": "JVBERg=="})).to_string().into_bytes();
     let octets = "application/octet-stream".to_owned();
-    let judges: Vec<(&str, &str, Vec<(&str, String)>, Vec<u8>)> = vec![
+    let judges: Vec<Judge<'_>> = vec![
         ("POST", CLASSIFY, vec![("Content-Type", octets.clone())], DOC.to_vec()),
         ("POST", LAYOUT, vec![("Content-Type", octets.clone())], DOC.to_vec()),
         ("POST", "/second/classify", vec![("Content-Type", octets.clone())], DOC.to_vec()),

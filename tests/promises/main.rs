@@ -1,5 +1,6 @@
 //! The promises, each kept by tests that drive the real binary in front of an upstream that counts.
 
+mod admin;
 mod admission;
 mod audit;
 mod bench;
@@ -8,9 +9,12 @@ mod config;
 mod documents;
 mod equal_keys;
 mod fingerprint;
+mod flight_limits;
 mod framing;
 mod guard;
+mod http2;
 mod memory_settings;
+mod metrics;
 mod not_verdicts;
 mod off_is_identical;
 mod openai;

@@ -13,7 +13,7 @@ use nevertwice_testkit::{
 use crate::bench::settle;
 
 /// What is sent and what is answered, in order, on one connection.
-fn script() -> Vec<(Request, Reply)> {
+fn script() -> [(Request, Reply); 19] {
     let classify = || Request::post("/doc-classifier/classify").bearer("tok-1");
     let (form, body) = multipart(
         "b-1",
@@ -21,7 +21,7 @@ fn script() -> Vec<(Request, Reply)> {
     );
     let events = vec!["data: a\n\n", "data: b\n\n"];
     let refused = classify().header("Content-Type", "application/pdf").body("%PDF-1.7 bad");
-    vec![
+    [
         (refused.clone(), r400()),
         (refused.clone(), r400()),
         (

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nevertwice_testkit::client::h2_post;
+use nevertwice_testkit::tls::Authority;
 use nevertwice_testkit::{
     Client, DOC, DOC2, Failure, Gate, Gateway, Reply, Request, Step, Upstream, r400, random_document,
 };
@@ -218,6 +219,26 @@ async fn cf_08_a_stop_without_work_is_quick_and_a_verdict_under_way_is_not_lost(
     assert!(Client::connect(gateway.addr).await.request(request).await.is_hit(), "recorded during the drain");
     assert_eq!(upstream.calls(), 2);
     settle(&gateway, 3).await;
+}
+
+#[tokio::test]
+async fn cf_08_connections_that_never_speak_do_not_hold_up_the_stop() {
+    let upstream = Upstream::start().await;
+    let dir = tempfile::tempdir().unwrap_or_else(|error| unreachable!("{error}"));
+    let (cert, key) = Authority::new().issue(&["localhost"]).write(dir.path(), "gateway");
+    let tls = format!("tls: {{cert: \"{}\", key: \"{}\"}}", cert.display(), key.display());
+    for top in ["http: {h2: true}", "http: {h2: false}", &tls] {
+        let mut gateway = Gateway::with(&upstream.url(), &[("TOP", top)]).await;
+        let mut silent = [Client::connect(gateway.addr).await, Client::connect(gateway.addr).await];
+        gateway.wait_metric("gateway_connections", &[], 2.0).await;
+        gateway.signal("TERM");
+        let began = Instant::now();
+        assert_eq!(gateway.wait_exit(SOON).await.code(), Some(0), "{top}");
+        assert!(began.elapsed() < Duration::from_secs(4), "{top}: {:?}", began.elapsed());
+        for client in &mut silent {
+            assert!(client.closed_by_peer().await, "{top}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! At most one attempt in flight per document: a stampede of one bad document costs one call, whoever leaves and however
 //! the attempt ends; a good document never waits for longer than the first answer; and a verdict that any caller has
 //! seen is durable.
-#![expect(clippy::unwrap_used, reason = "test")]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "test")]
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! Clients that take their time: a head, a body, a pause between requests and the reading of an answer all have their
 //! limits, each with its own word, and none of them holds a place at an upstream.
-#![expect(clippy::unwrap_used, reason = "test")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "test")]
 
 use std::time::{Duration, Instant};
 
@@ -158,6 +158,7 @@ async fn sc_05_a_client_that_does_not_read_is_given_up_and_holds_no_place() {
     upstream.script(vec![Reply::status(200).steps(steps), Reply::status(200).body("next")]);
     let mut client = Client::connect(gateway.addr).await;
     client.try_send_request(Request::post(PASSING).bearer("tok-1").body("x")).await.unwrap();
+    upstream.wait_calls(1).await;
     let began = Instant::now();
     // it never reads; the next one gets the place all the same
     let next =

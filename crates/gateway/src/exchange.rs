@@ -117,7 +117,7 @@ async fn answer(
     let permit = admit::place(&call, record).await?;
     let judged = async {
         let answer = dispatch::send(gateway, &mut call, record).await?;
-        judge::judge(gateway, &call, answer).await
+        judge::judge(gateway, &call, answer).await.inspect_err(|_| record.end = Some("answer_body"))
     };
     match judged.await {
         Ok(judged) => Ok((remember::remember(gateway, call, judged, record).await, permit)),

@@ -15,7 +15,7 @@ use hyper::rt::{Read, Write};
 use hyper::service::service_fn;
 use hyper::{Request, server::conn::http1, server::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
@@ -128,34 +128,45 @@ async fn converse(
             speak(gateway, stream, first, h2, stop).await
         }
         Some(acceptor) => {
-            let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
+            let stream = tokio::select! {
+                biased;
+                stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)) => stream??,
+                () = stop.drain.cancelled() => return Ok(()),
+            };
             let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
             speak(gateway, stream, Vec::new(), h2, stop).await
         }
     }
 }
 
-/// Reads just enough to tell HTTP/2 by prior knowledge from HTTP/1: the connection, what was read, and whether it is HTTP/2.
-/// `None` when the drain began before the first byte came.
+/// Reads what there is until it tells HTTP/2 by prior knowledge from HTTP/1: the connection, what was read, and whether it is
+/// HTTP/2. As much as there is, so that the validator sees whole lines before the HTTP library does. `None` when the drain
+/// began before the first byte came.
 async fn sniff(
     gateway: &Shared,
-    mut stream: TcpStream,
+    stream: TcpStream,
     stop: &Stop,
 ) -> Result<Option<(TcpStream, Vec<u8>, bool)>, Failure> {
     if !gateway.http.h2 {
         return Ok(Some((stream, Vec::new(), false)));
     }
-    let mut first = vec![0; PREFACE.len()];
-    let mut have = 0;
+    let mut first = Vec::new();
     let reading = async {
         loop {
-            let n = tokio::select! {
+            tokio::select! {
                 biased;
-                read = stream.read(&mut first[have..]) => read?,
-                () = stop.drain.cancelled(), if have == 0 => return Ok(false),
+                ready = stream.readable() => ready?,
+                () = stop.drain.cancelled(), if first.is_empty() => return Ok(false),
+            }
+            // made anew each time: a connection that has sent nothing holds no buffer
+            let mut chunk = [0; 4096];
+            let n = match stream.try_read(&mut chunk) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                read => read?,
             };
-            have += n;
-            if n == 0 || first[..have] != PREFACE[..have] || have == PREFACE.len() {
+            first.extend_from_slice(&chunk[..n]);
+            let compared = first.len().min(PREFACE.len());
+            if n == 0 || first[..compared] != PREFACE[..compared] || compared == PREFACE.len() {
                 return Ok::<_, io::Error>(true);
             }
         }
@@ -163,8 +174,7 @@ async fn sniff(
     if !tokio::time::timeout(gateway.http.header_timeout, reading).await?? {
         return Ok(None);
     }
-    first.truncate(have);
-    let h2 = first == PREFACE;
+    let h2 = first.starts_with(PREFACE);
     Ok(Some((stream, first, h2)))
 }
 

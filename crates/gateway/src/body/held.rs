@@ -12,23 +12,25 @@ use super::budget::{Budget, Reservation};
 use super::spill::Spill;
 use crate::metrics::Metrics;
 
-/// Chunks below this are copied together, so that a body of tiny chunks does not take many times its size.
-const SMALL_CHUNK: usize = 4 << 10;
-/// After a chunk of this size others get their turn.
-const LARGE_CHUNK: usize = 64 << 10;
+/// A body is copied into segments of this size at most: a slice of what the connection read would keep its whole read buffer
+/// alive, which may be many times longer.
+const SEGMENT: usize = 256 << 10;
+/// The smallest segment after the first.
+const SEGMENT_MIN: usize = 16 << 10;
 /// What is gathered before it is written to disk at once.
 const SPILL_BATCH: usize = 128 << 10;
+/// After a chunk of this size others get their turn.
+const LARGE_CHUNK: usize = 64 << 10;
 
 /// A body while it arrives.
 pub(crate) struct Gathering {
     memory: Vec<Segment>,
     memory_length: u64,
-    /// Small chunks that are copied together: for the memory part, and once there is a file, for the next batch.
-    small: BytesMut,
+    /// The segment that is being filled.
+    open: BytesMut,
     reservation: Reservation,
     spill: Option<Spill>,
-    batch: Vec<Bytes>,
-    batch_length: usize,
+    batch: Vec<u8>,
 }
 
 /// A piece of the memory part and where it begins.
@@ -57,11 +59,10 @@ impl Gathering {
         Self {
             memory: Vec::new(),
             memory_length: 0,
-            small: BytesMut::new(),
+            open: BytesMut::new(),
             reservation: budget.reserve(),
             spill: None,
             batch: Vec::new(),
-            batch_length: 0,
         }
     }
 
@@ -71,61 +72,63 @@ impl Gathering {
     /// When the disk does not take it.
     pub(crate) async fn push(
         &mut self,
-        chunk: Bytes,
+        chunk: &[u8],
         dir: Option<&Path>,
         metrics: &Metrics,
     ) -> io::Result<()> {
         if self.spill.is_none() {
             if self.reservation.grow(chunk.len() as u64) {
-                if chunk.len() < SMALL_CHUNK {
-                    self.small.extend_from_slice(&chunk);
-                } else {
-                    self.keep_small();
-                    self.keep(chunk);
-                }
+                self.keep(chunk);
                 return Ok(());
             }
-            self.keep_small();
+            self.seal();
             self.spill = Some(Spill::create(dir).await?);
+            self.batch.reserve_exact(SPILL_BATCH);
         }
-        self.batch_length += chunk.len();
-        if chunk.len() < SMALL_CHUNK {
-            self.small.extend_from_slice(&chunk);
-        } else {
-            self.batch_small();
-            self.batch.push(chunk);
-        }
-        if self.batch_length >= SPILL_BATCH {
-            self.write_batch(metrics).await?;
+        let mut rest = chunk;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(SPILL_BATCH - self.batch.len()));
+            self.batch.extend_from_slice(now);
+            rest = later;
+            if self.batch.len() == SPILL_BATCH {
+                self.write_batch(metrics).await?;
+            }
         }
         Ok(())
     }
 
-    fn keep(&mut self, bytes: Bytes) {
-        let start = self.memory_length;
-        self.memory_length += bytes.len() as u64;
-        self.memory.push(Segment { start, bytes });
-    }
-
-    fn keep_small(&mut self) {
-        if !self.small.is_empty() {
-            let small = self.small.split().freeze();
-            self.keep(small);
+    fn keep(&mut self, mut chunk: &[u8]) {
+        while !chunk.is_empty() {
+            if self.open.len() == self.open.capacity() {
+                self.seal();
+                let held = usize::try_from(self.memory_length).unwrap_or(SEGMENT);
+                // the first one fits exactly: most bodies are one chunk
+                let room = if held == 0 { chunk.len() } else { held.max(SEGMENT_MIN) };
+                self.open = BytesMut::with_capacity(room.min(SEGMENT));
+            }
+            let room = self.open.capacity() - self.open.len();
+            let (now, later) = chunk.split_at(chunk.len().min(room));
+            self.open.extend_from_slice(now);
+            chunk = later;
         }
     }
 
-    fn batch_small(&mut self) {
-        if !self.small.is_empty() {
-            self.batch.push(self.small.split().freeze());
+    /// Ends the segment that is being filled.
+    fn seal(&mut self) {
+        if !self.open.is_empty() {
+            let bytes = std::mem::take(&mut self.open).freeze();
+            let start = self.memory_length;
+            self.memory_length += bytes.len() as u64;
+            self.memory.push(Segment { start, bytes });
         }
     }
 
     async fn write_batch(&mut self, metrics: &Metrics) -> io::Result<()> {
-        self.batch_small();
-        let Some(spill) = self.spill.as_mut() else { return Ok(()) };
-        metrics.spilled_bytes.inc_by(self.batch_length as u64);
-        self.batch_length = 0;
-        spill.append(std::mem::take(&mut self.batch)).await
+        if let Some(spill) = self.spill.as_mut().filter(|_| !self.batch.is_empty()) {
+            metrics.spilled_bytes.inc_by(self.batch.len() as u64);
+            self.batch = spill.append(std::mem::take(&mut self.batch)).await?;
+        }
+        Ok(())
     }
 
     /// The body is complete.
@@ -133,11 +136,8 @@ impl Gathering {
     /// # Errors
     /// When the disk does not take the rest.
     pub(crate) async fn finish(mut self, metrics: &Metrics) -> io::Result<Held> {
-        if self.spill.is_some() {
-            self.write_batch(metrics).await?;
-        } else {
-            self.keep_small();
-        }
+        self.write_batch(metrics).await?;
+        self.seal();
         let inner = Inner {
             memory: self.memory,
             memory_length: self.memory_length,
@@ -225,7 +225,7 @@ mod tests {
         let budget = Budget::new(budget, Arc::clone(&metrics));
         let mut gathering = Gathering::new(&budget);
         for chunk in chunks {
-            gathering.push(Bytes::copy_from_slice(chunk), None, &metrics).await.unwrap();
+            gathering.push(chunk, None, &metrics).await.unwrap();
         }
         gathering.finish(&metrics).await.unwrap()
     }

@@ -2,7 +2,7 @@
 //! whatever happens to the process.
 
 use std::fs::File;
-use std::io::{self, IoSlice, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,17 +31,16 @@ impl Spill {
         Ok(Self { file: Arc::new(file.await?), length: 0 })
     }
 
-    /// Appends these chunks, in order.
-    pub(crate) async fn append(&mut self, chunks: Vec<Bytes>) -> io::Result<()> {
+    /// Appends `batch`, and gives the buffer back, empty.
+    pub(crate) async fn append(&mut self, mut batch: Vec<u8>) -> io::Result<Vec<u8>> {
         let file = Arc::clone(&self.file);
-        let written: u64 = chunks.iter().map(|c| c.len() as u64).sum();
+        self.length += batch.len() as u64;
         blocking(move || {
-            let mut slices: Vec<_> = chunks.iter().map(|c| IoSlice::new(c)).collect();
-            write_all(&file, &mut slices)
+            (&*file).write_all(&batch)?;
+            batch.clear();
+            Ok(batch)
         })
-        .await?;
-        self.length += written;
-        Ok(())
+        .await
     }
 
     /// The bytes from `at` on: at most 128 KiB, fewer at the end.
@@ -54,19 +53,6 @@ impl Spill {
         })
         .await
     }
-}
-
-fn write_all(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-    IoSlice::advance_slices(&mut slices, 0);
-    while !slices.is_empty() {
-        match file.write_vectored(slices) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => IoSlice::advance_slices(&mut slices, n),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
 }
 
 /// Disk work belongs to the blocking threads: a slow disk must not stop the other requests of a worker.

@@ -150,7 +150,7 @@ impl Reading {
             }
             Digester::Form(reader) => reader.feed(&chunk),
         }
-        let pushed = self.gathering.push(chunk, gateway.limits.spill_dir.as_deref(), &gateway.metrics).await;
+        let pushed = self.gathering.push(&chunk, gateway.limits.spill_dir.as_deref(), &gateway.metrics).await;
         pushed.map_err(spill_failed)
     }
 

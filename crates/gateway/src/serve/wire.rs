@@ -329,20 +329,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             }
             ready => {
                 self.write_sleep.stop();
-                if let Some(check) = &mut self.check {
-                    check.activity += 1;
-                }
                 ready
             }
         }
+    }
+
+    /// Takes note of a write. A flush is no sign of life: hyper asks for one whenever it wakes.
+    fn wrote(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        self.flushed = written.is_ready();
+        if let Some(check) = self.check.as_mut().filter(|_| self.flushed) {
+            check.activity += 1;
+        }
+        self.stalled(cx, written)
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.flushed = written.is_ready();
-        self.stalled(cx, written)
+        self.wrote(cx, written)
     }
 
     fn poll_write_vectored(
@@ -351,8 +356,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.flushed = written.is_ready();
-        self.stalled(cx, written)
+        self.wrote(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{HeaderValue, Method, Request, Response, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header};
 use hyper::body::{Body, Incoming};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::{CaptureConnection, HttpConnector, capture_connection};
@@ -106,14 +106,18 @@ impl Client {
     pub(crate) async fn send(
         &self,
         path: &PathAndQuery,
-        head: &http::request::Parts,
+        head: &mut http::request::Parts,
         mut body: impl FnMut() -> Outbound,
     ) -> Result<Response<Incoming>, CallError> {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         let mut last = CallError { code: OwnCode::UpstreamUnreachable, detail: "no_replica", unsent: true };
         for n in 0..self.replicas.len() {
             let replica = &self.replicas[first.wrapping_add(n) % self.replicas.len()];
-            match self.send_to(replica, path, head, body()).await {
+            let headers = match n + 1 < self.replicas.len() {
+                true => head.headers.clone(),
+                false => std::mem::take(&mut head.headers),
+            };
+            match self.send_to(replica, path, (head.method.clone(), headers), body()).await {
                 Err(error) if error.unsent => last = error,
                 result => return result,
             }
@@ -125,20 +129,19 @@ impl Client {
         &self,
         replica: &Replica,
         path: &PathAndQuery,
-        head: &http::request::Parts,
+        (method, headers): (Method, HeaderMap),
         body: Outbound,
     ) -> Result<Response<Incoming>, CallError> {
         let uri = replica.uri(path).ok_or(CallError::own(OwnCode::BadRequest, "path"))?;
         let progress = body.progress();
         let mut request = Request::new(body);
-        *request.method_mut() = head.method.clone();
         *request.uri_mut() = uri;
-        *request.headers_mut() = head.headers.clone();
-        if request.body().is_end_stream() && [Method::POST, Method::PUT, Method::PATCH].contains(&head.method)
-        {
+        *request.headers_mut() = headers;
+        if request.body().is_end_stream() && [Method::POST, Method::PUT, Method::PATCH].contains(&method) {
             // a server may ask for a length where a body is usual (RFC 9110 section 8.6); hyper says none for an empty one
             request.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
+        *request.method_mut() = method;
         let connection = capture_connection(&mut request);
         let answer = self.pooled.request(request);
         let answer = self.until_head(answer, &connection, &progress).await?;
