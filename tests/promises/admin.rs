@@ -444,3 +444,98 @@ async fn one_document_that_keeps_coming_back_is_the_first_thing_an_operator_sees
     assert_eq!(upstream.calls(), 5);
     settle(&gateway, 5 + 105 + 1).await;
 }
+
+#[tokio::test]
+async fn the_lists_filter_and_page_and_say_what_they_do_not_know() {
+    let upstream = Upstream::start().await;
+    upstream.by(|seen, _| if seen.target == "/layout" { Reply::status(422).body("no") } else { r400() });
+    let more = format!("- {{name: other, base_url: \"{}\", sync_paths: [/classify]}}", upstream.url());
+    let gateway = Gateway::with(&upstream.url(), &[("UPSTREAMS", &more)]).await;
+    remembered(&gateway).await;
+    let request =
+        Request::post(LAYOUT).bearer("tok-3").header("Content-Type", "application/pdf").body(&DOC2[..]);
+    assert!(Client::connect(gateway.addr).await.request(request).await.is_hit());
+    let digest = sha256sum(&DOC);
+    for (query, count) in [
+        ("", 9),
+        ("?upstream=other", 3),
+        ("?status=422", 3),
+        (&format!("?document={digest}"), 3),
+        (&format!("?document={digest}&upstream=other"), 1),
+        ("?status=413", 0),
+        ("?tenant=dev_3", 1),
+        ("?tenant=dev_2", 0),
+        ("?sort=recent", 9),
+        ("?limit=4", 4),
+        ("?limit=1000", 9),
+    ] {
+        assert_eq!(entries(&gateway, query).await.len(), count, "{query}");
+    }
+    assert_eq!(entries(&gateway, "?sort=replays&limit=1").await[0]["replays"], 1);
+    // Page by page it is the same list, each entry once.
+    for sort in ["replays", "recent"] {
+        let whole = entries(&gateway, &format!("?sort={sort}")).await;
+        let (mut paged, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let (status, page) =
+                gateway.admin_get(&format!("/admin/v1/refusals?sort={sort}&limit=2&cursor={cursor}")).await;
+            assert_eq!(status, 200, "{page}");
+            paged.extend(page["items"].as_array().cloned().unwrap_or_default());
+            let Some(next) = page["next_cursor"].as_str() else { break };
+            next.clone_into(&mut cursor);
+        }
+        assert_eq!(paged, whole, "{sort}");
+    }
+    for (query, part) in [
+        ("?upstrem=other", "`upstream`"),
+        ("?upstream=nobody", "doc-classifier"),
+        ("?status=404", "never"),
+        ("?status=x", "status"),
+        ("?document=abc", "64"),
+        ("?sort=size", "recent"),
+        ("?limit=0", "limit"),
+        ("?limit=1001", "1000"),
+        ("?limit=1&limit=2", "twice"),
+        ("?cursor=abc", "next_cursor"),
+    ] {
+        let (status, problem) = gateway.admin_get(&format!("/admin/v1/refusals{query}")).await;
+        assert_eq!((status, &problem["code"]), (400, &"BAD_REQUEST".into()), "{query}: {problem}");
+        assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains(part)), "{query}: {problem}");
+    }
+    let item = entries(&gateway, "?upstream=other&limit=1").await.remove(0);
+    for field in [
+        "fingerprint",
+        "document_sha256",
+        "upstream",
+        "status",
+        "replays",
+        "first_refused_at",
+        "last_replayed_at",
+        "expires_at",
+        "tenants",
+        "content_type",
+        "body_bytes",
+    ] {
+        assert!(item.get(field).is_some(), "{field}: {item}");
+    }
+    let path = format!("/admin/v1/refusals/{}", item["fingerprint"].as_str().unwrap_or_default());
+    let (status, shown) = gateway.admin_get(&path).await;
+    assert_eq!((status, &shown["body_text"]), (200, &"{\"error\":\"unreadable page\"}".into()), "{shown}");
+    for (path, pointer) in [
+        ("/admin/v1/version", "/config_digest"),
+        ("/admin/v1/version", "/commit"),
+        ("/admin/v1/version", "/started_at"),
+        ("/admin/v1/coverage", "/routes/0/reason"),
+        ("/admin/v1/upstreams", "/items/0/name"),
+        ("/admin/v1/openapi.json", "/paths/~1admin~1v1~1refusals~1forget/post"),
+        ("/readyz", "/status"),
+        ("/healthz", "/status"),
+    ] {
+        let (status, body) = gateway.admin_get(path).await;
+        assert!(
+            status == 200 && body.pointer(pointer).is_some_and(|found| !found.is_null()),
+            "{path}{pointer}: {body}"
+        );
+    }
+    settle(&gateway, 10).await;
+}

@@ -190,44 +190,51 @@ async fn ob_01_a_full_file_that_is_cut_by_hand_holds_nothing_but_lines() {
 
 #[tokio::test]
 async fn ob_01_on_full_refuse_serves_nothing_that_cannot_be_audited() {
-    let Some(disk) = Tiny::mount(64) else { return };
+    let Some(disk) = Tiny::mount(1 << 10) else { return };
     let upstream = Upstream::start().await;
-    let file = disk.path("audit.jsonl");
+    let (file, filler) = (disk.path("audit.jsonl"), disk.path("filler"));
     let audit = format!("{{file: \"{}\", on_full: refuse}}", file.display());
     let gateway = Gateway::start(&yaml(&upstream, &audit)).await;
-    let request = || Request::get("/doc-classifier/some/path").bearer("tok-1");
-    for free in ["cut", "remove"] {
+    let sent = std::cell::Cell::new(0);
+    let ask = async || {
+        sent.set(sent.get() + 1);
+        let request = Request::get(&format!("/doc-classifier/{}", "p".repeat(2_000))).bearer("tok-1");
+        Client::connect(gateway.addr).await.request(request).await
+    };
+    for free in ["room", "cut", "remove"] {
+        // All that is left, or so much that the audit itself fills the rest; that the last bytes do not fit is the point.
+        let _ = fs::write(&filler, vec![0; if free == "room" { 1 << 20 } else { 896 << 10 }]);
         let refused = async || {
-            let answer = Client::connect(gateway.addr).await.request(request()).await;
-            (answer.status != 200).then_some(answer)
-        };
-        let full = until("the disk to be full", SOON, async || {
             for _ in 0..20 {
-                if let Some(answer) = refused().await {
+                let answer = ask().await;
+                if answer.status != 200 {
                     return Some(answer);
                 }
             }
             None
-        });
-        let answer = full.await;
-        assert_own(&answer, 503, "AUDIT_UNAVAILABLE", free);
-        assert!(answer.header("retry-after").is_some());
-        let calls = upstream.calls();
-        assert!(refused().await.is_some(), "it stays so");
-        assert_eq!(upstream.calls(), calls, "nothing goes up");
-        assert!(gateway.is_ready().await, "{free}");
-        if free == "cut" {
-            let cut = fs::OpenOptions::new().write(true).truncate(true).open(&file);
-            assert!(cut.is_ok(), "{cut:?}");
-        } else {
-            fs::remove_file(&file).unwrap_or_else(|error| unreachable!("{error}"));
-        }
-        let served = async || {
-            let answer = Client::connect(gateway.addr).await.request(request()).await;
-            (answer.status == 200).then_some(())
         };
+        let answer = until("the disk to be full", SOON, refused).await;
+        assert_own(&answer, 503, "AUDIT_UNAVAILABLE", free);
+        assert!(answer.header("retry-after").is_some(), "{free}");
+        let calls = upstream.calls();
+        assert_eq!((ask().await.status, upstream.calls()), (503, calls), "{free}: nothing goes up");
+        assert!(gateway.is_ready().await, "{free}");
+        match free {
+            "room" => fs::remove_file(&filler).unwrap_or_else(|error| unreachable!("{error}")),
+            "cut" => {
+                let cut = fs::OpenOptions::new().write(true).truncate(true).open(&file);
+                assert!(cut.is_ok(), "{cut:?}");
+            }
+            _ => fs::remove_file(&file).unwrap_or_else(|error| unreachable!("{error}")),
+        }
+        let served = async || (ask().await.status == 200).then_some(());
         until("service to come back by itself", SOON, served).await;
         wait_parsable(&file).await;
+        if free == "room" {
+            // Nobody was served, or refused, without a line.
+            assert_eq!(accounted(&gateway, sent.get()).await, (sent.get(), 0));
+            assert_eq!(distinct(&lines(&file)), sent.get());
+        }
     }
 }
 

@@ -167,6 +167,12 @@ impl Line<'_> {
         let escaped = |out: &mut Vec<u8>, text: &str| {
             let _ = serde_json::to_writer(out, text);
         };
+        let plain = |b: u8| (b' '..=b'~').contains(&b) && b != b'"' && b != b'\\';
+        if value.bytes().all(plain) {
+            self.out.push(b'"');
+            self.out.extend_from_slice(value.as_bytes());
+            return self.out.push(b'"');
+        }
         if !value.contains(['\u{2028}', '\u{2029}']) {
             return escaped(self.out, value);
         }

@@ -45,8 +45,8 @@ fn hop_by_hop() -> [&'static HeaderName; 9] {
 static KEPT: [HeaderName; 4] =
     [header::HOST, header::CONTENT_TYPE, header::CONTENT_ENCODING, header::CONTENT_LANGUAGE];
 
-/// Removes hop-by-hop fields and those that `Connection` names, but for [`KEPT`].
-pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+/// Removes the fields that `Connection` names, but for [`KEPT`].
+pub(super) fn strip_named(headers: &mut HeaderMap) {
     if headers.contains_key(header::CONNECTION) {
         let named: Vec<HeaderName> = headers
             .get_all(header::CONNECTION)
@@ -59,6 +59,11 @@ pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
             headers.remove(name);
         }
     }
+}
+
+/// Removes hop-by-hop fields and those that `Connection` names.
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    strip_named(headers);
     for name in hop_by_hop() {
         headers.remove(name);
     }

@@ -103,7 +103,7 @@ pub(super) async fn recall(
     let (Some(memory), Some(guard)) = (&gateway.memory, &upstream.guard) else {
         return Err(nevertwice_domain::outcome::OwnCode::Internal.into());
     };
-    headers::strip_hop_by_hop(&mut head.headers);
+    headers::strip_named(&mut head.headers);
     let key = key(memory, guard, &base, &plan, &head, &document);
     record.fingerprint = Some(key.fingerprint);
     let asked = match guard.rules.mode {
