@@ -214,6 +214,42 @@ async fn ob_09_every_failed_log_in_of_a_tenant_gets_the_same_short_answer() {
     assert!(!gateway.log().contains("tok-"), "{}", gateway.log());
 }
 
+#[tokio::test]
+async fn ob_09_a_key_and_a_tenant_header_have_to_agree() {
+    let upstream = Upstream::start().await;
+    let gateway = Gateway::with(&upstream.url(), &[("TOP", "identity: {tenant_header: X-Tenant}")]).await;
+    let get = || Request::get("/doc-classifier/x");
+    let cases = [
+        ("the key alone", get().bearer("tok-1"), Some("dev_1")),
+        ("the header alone", get().header("X-Tenant", "dev_2"), Some("dev_2")),
+        ("both alike", get().bearer("tok-3").header("X-Tenant", "dev_3"), Some("dev_3")),
+        ("a contradiction", get().bearer("tok-1").header("X-Tenant", "dev_2"), None),
+        ("a wrong key beside a good header", get().bearer("tok-9").header("X-Tenant", "dev_2"), None),
+        ("an unknown name beside a good key", get().bearer("tok-1").header("X-Tenant", ""), None),
+        ("two names", get().header("X-Tenant", "dev_1").header("X-Tenant", "dev_2"), None),
+        ("neither", get(), None),
+    ];
+    let tenants: Vec<_> = cases.iter().map(|(_, _, tenant)| *tenant).collect();
+    for (case, request, tenant) in cases {
+        let calls = upstream.calls();
+        let answer = Client::connect(gateway.addr).await.request(request).await;
+        if tenant.is_none() {
+            assert_own(&answer, 401, "UNAUTHENTICATED", case);
+            assert_eq!(upstream.calls(), calls, "{case}");
+            continue;
+        }
+        assert_eq!((answer.status, upstream.calls()), (200, calls + 1), "{case}");
+        let seen = upstream.last_request();
+        assert!(
+            seen.header("x-tenant").is_none() && seen.header("authorization").is_none(),
+            "{case}: {seen:?}"
+        );
+    }
+    for (line, tenant) in settle(&gateway, tenants.len()).await.iter().zip(tenants) {
+        assert_eq!(line["tenant"].as_str(), tenant, "{line}");
+    }
+}
+
 /// Two upstreams, two statuses, three documents: the entries that the selections choose from.
 async fn remembered(gateway: &Gateway) {
     for path in [CLASSIFY, LAYOUT, "/other/classify"] {

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::bench::{assert_own, post, settle};
 use crate::caller::{CLASSIFY, until};
+use crate::tiny_disk::Tiny;
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -67,35 +68,6 @@ async fn accounted(gateway: &Gateway, total: usize) -> (usize, usize) {
     let (written, dropped) = until("every line to be accounted for", SOON, both).await;
     assert_eq!(written + dropped, total);
     (written, dropped)
-}
-
-/// A tiny file system of its own, which only root can mount.
-struct Tiny(tempfile::TempDir);
-
-impl Tiny {
-    #[expect(clippy::print_stderr, reason = "a test that cannot run says so")]
-    fn mount(kib: u32) -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap_or_else(|error| unreachable!("{error}"));
-        let size = format!("size={kib}k");
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(dir.path()).status();
-        if mounted.is_ok_and(|status| status.success()) {
-            return Some(Self(dir));
-        }
-        eprintln!("skipped: no file system can be mounted here");
-        None
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-}
-
-impl Drop for Tiny {
-    fn drop(&mut self) {
-        // What stays mounted is a few KiB; there is nobody to tell.
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
 }
 
 fn yaml(upstream: &Upstream, audit: &str) -> String {
@@ -264,6 +236,24 @@ async fn ob_01_a_disk_that_blocks_slows_nothing_and_does_not_hold_up_the_stop() 
 }
 
 #[tokio::test]
+async fn ob_01_a_device_that_fails_every_write_costs_lines_and_says_how_many() {
+    let upstream = Upstream::start().await;
+    let mut gateway = Gateway::start(&yaml(&upstream, "{file: /dev/full}")).await;
+    let slowest = send(&gateway, 50).await;
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    let failing = async || (gateway.metric("gateway_audit_errors_total", &[]).await > 0.0).then_some(());
+    until("the failure to be counted", SOON, failing).await;
+    assert_eq!(gateway.metric("gateway_audit_lines_total", &[]).await, 0.0);
+    gateway.signal("TERM");
+    assert_eq!(gateway.wait_exit(SOON).await.code(), Some(0), "{}", gateway.log());
+    let log = gateway.log();
+    assert!(
+        log.lines().any(|line| line.contains("audit lines are lost") && line.contains("lines=50")),
+        "{log}"
+    );
+}
+
+#[tokio::test]
 async fn ob_01_a_directory_that_vanishes_is_counted_and_a_new_one_taken() {
     let upstream = Upstream::start().await;
     let dir = tempfile::tempdir().unwrap_or_else(|error| unreachable!("{error}"));
@@ -388,6 +378,70 @@ async fn ob_02_an_audit_that_cannot_be_opened_is_a_refusal_to_start() {
         out.lines().count() == 2 && out.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()),
         "{out}"
     );
+}
+
+#[tokio::test]
+async fn ob_03_a_line_says_what_the_contract_says_and_holds_no_body_and_no_secret() {
+    let upstream = Upstream::start().await;
+    upstream
+        .by(|seen, _| if seen.body_len == 4096 { r400() } else { Reply::status(200).body("answer-body") });
+    let setup = Setup::new(&Gateway::simple_yaml(
+        &upstream.url(),
+        &[("UPSTREAM", "credential: {header: Authorization, value: env:UP}")],
+    ));
+    let gateway = setup.env("UP", "Bearer up-secret").start().await;
+    post(&gateway, CLASSIFY, &b"document-body"[..]).await;
+    post(&gateway, CLASSIFY, &DOC[..]).await;
+    post(&gateway, CLASSIFY, &DOC[..]).await;
+    let wrong = Request::get("/doc-classifier/x?secret-query=1")
+        .bearer("tok-wrong")
+        .header("Cookie", "secret-cookie");
+    Client::connect(gateway.addr).await.request(wrong).await;
+    Client::connect(gateway.addr)
+        .await
+        .request(Request::get("/doc-classifier/x?secret-query=1").bearer("tok-2"))
+        .await;
+    let lines = settle(&gateway, 5).await;
+    let expected = [
+        ("OK", 200, false, "dev_1", "/classify", 13, 11, true),
+        ("HTTP_400", 400, false, "dev_1", "/classify", 4096, 27, true),
+        ("REFUSED_HTTP_400", 400, true, "dev_1", "/classify", 4096, 27, false),
+        ("UNAUTHENTICATED", 401, false, "", "", 0, 121, false),
+        ("OK", 200, false, "dev_2", "*", 0, 11, true),
+    ];
+    for (line, (code, status, hit, tenant, route, bytes_in, bytes_out, went_up)) in lines.iter().zip(expected)
+    {
+        assert_eq!(
+            (&line["code"], &line["status"], &line["cache_hit"]),
+            (&code.into(), &status.into(), &hit.into())
+        );
+        assert_eq!(
+            (line["tenant"].as_str().unwrap_or(""), line["route"].as_str().unwrap_or("")),
+            (tenant, route)
+        );
+        assert_eq!((&line["bytes_in"], &line["bytes_out"]), (&bytes_in.into(), &bytes_out.into()), "{line}");
+        assert_eq!(line["upstream_ms"].as_u64().is_some_and(|ms| ms > 0), went_up, "{line}");
+        assert_eq!(line["attempts"], u64::from(went_up), "{line}");
+        for key in ["ts", "trace_id", "method", "path"] {
+            assert!(line[key].as_str().is_some_and(|text| !text.is_empty()), "{key}: {line}");
+        }
+        for key in ["total_ms", "queue_ms"] {
+            assert!(line[key].is_u64(), "{key}: {line}");
+        }
+        let guarded = route == "/classify";
+        assert_eq!(line.get("fingerprint").is_some(), guarded, "{line}");
+        assert_eq!(line.get("document_sha256").is_some(), code.ends_with("HTTP_400"), "{line}");
+    }
+    let ts = lines[0]["ts"].as_str().unwrap_or_default();
+    assert!(ts.len() == 24 && ts.ends_with('Z') && &ts[10..11] == "T", "RFC 3339 in UTC: {ts}");
+    assert_eq!(lines[1]["fingerprint"], lines[2]["fingerprint"]);
+    assert_ne!(lines[1]["trace_id"], lines[2]["trace_id"]);
+    let text = fs::read_to_string(gateway.dir().join("audit.jsonl")).unwrap_or_default();
+    for secret in
+        ["up-secret", "tok-", "secret-query", "secret-cookie", "document-body", "answer-body", "unreadable"]
+    {
+        assert!(!text.contains(secret), "{secret}: {text}");
+    }
 }
 
 #[tokio::test]

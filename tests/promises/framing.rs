@@ -184,7 +184,7 @@ async fn up_05_a_broken_chunked_body_is_refused_and_no_key_is_made_of_it() {
         assert_eq!(answer.header("x-gateway-error").as_deref(), Some("BAD_REQUEST"), "{name}");
         assert_eq!(answer.header("connection").as_deref(), Some("close"), "{name}");
     };
-    for (n, (name, body)) in bodies.iter().enumerate() {
+    for (name, body) in bodies {
         // at once, and byte by byte
         for (path, piece) in [(GUARDED, usize::MAX), (GUARDED, 1), (PASSING, usize::MAX)] {
             let mut bytes = head(path, "Transfer-Encoding: chunked\r\n");
@@ -194,6 +194,7 @@ async fn up_05_a_broken_chunked_body_is_refused_and_no_key_is_made_of_it() {
         // after a good beginning, when the body is being read already
         for path in [GUARDED, PASSING] {
             let calls = upstream.calls();
+            let refused = gateway.metric("gateway_refused_framing_total", &[]).await;
             let mut client = Client::connect(gateway.addr).await;
             client.send(head(path, "Transfer-Encoding: chunked\r\n")).await.unwrap();
             client.send("3\r\nxyz\r\n").await.unwrap();
@@ -204,11 +205,8 @@ async fn up_05_a_broken_chunked_body_is_refused_and_no_key_is_made_of_it() {
             }
             client.send(format!("{body}{SMUGGLED}")).await.unwrap();
             check(&finish(client, 1).await[0], name);
-            assert_eq!(
-                gateway.metric("gateway_refused_framing_total", &[]).await,
-                (n * 5 + 4 + usize::from(path == PASSING)) as f64,
-                "{name}"
-            );
+            let now = gateway.metric("gateway_refused_framing_total", &[]).await;
+            assert_eq!(now, refused + 1.0, "{name}");
         }
     }
     // what was passed on while it came was cut off there, and never completed by anybody

@@ -19,7 +19,7 @@ fn script() -> [(Request, Reply); 19] {
         "b-1",
         &[Part::file("file", "a.pdf", "application/pdf", b"%PDF"), Part::field("lang", "en")],
     );
-    let events = vec!["data: a\n\n", "data: b\n\n"];
+    let events = ["data: a\n\n", "data: b\n\n"];
     let refused = classify().header("Content-Type", "application/pdf").body("%PDF-1.7 bad");
     [
         (refused.clone(), r400()),

@@ -158,7 +158,6 @@ async fn st_02_every_byte_arrives_before_the_next_one_is_sent() {
         upstream.always(Reply::status(200).body("next"));
         assert_eq!(client.request(chat()).await.text(), "next");
     }
-    assert_eq!(upstream.connections(), 2, "and so does the connection to each upstream");
     settle(&gateway, paths.len() * 2).await;
 }
 

@@ -3,6 +3,9 @@
 //! Only what surely carries no meaning is taken away: the letter case of a media type and of parameter names, blanks
 //! around them, and the boundary. A value that does not parse is keyed as it came.
 
+/// The media type of forms (RFC 7578).
+const FORM: &str = "multipart/form-data";
+
 /// A media type, taken apart (RFC 9110 section 8.3.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MediaType {
@@ -42,6 +45,14 @@ fn split_parameters(value: &[u8]) -> Option<Vec<&[u8]>> {
 }
 
 impl MediaType {
+    /// The boundary of a form that this `Content-Type` value announces; see [`MediaType::form_boundary`].
+    #[must_use]
+    pub fn boundary_of(value: &[u8]) -> Option<Vec<u8>> {
+        // asked of every request: most are no forms, and that shows without parsing
+        let announced = value.trim_ascii_start().get(..FORM.len())?.eq_ignore_ascii_case(FORM.as_bytes());
+        if announced { Self::parse(value)?.form_boundary() } else { None }
+    }
+
     /// Parses a `Content-Type` value; `None` when it is not well formed.
     #[must_use]
     pub fn parse(value: &[u8]) -> Option<Self> {
@@ -72,7 +83,7 @@ impl MediaType {
     /// not exactly one boundary of 1 to 70 characters.
     #[must_use]
     pub fn form_boundary(&self) -> Option<Vec<u8>> {
-        if self.essence != "multipart/form-data" {
+        if self.essence != FORM {
             return None;
         }
         let mut found = self.parameters.iter().filter(|(name, _)| name == "boundary");
@@ -105,10 +116,18 @@ fn unquote(value: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Whether this is a lower-case type and subtype and nothing else: canonical already.
+fn is_bare(value: &[u8]) -> bool {
+    value.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"/-.+".contains(b))
+}
+
 /// A `Content-Type` for the key: case-folded type and parameter names, no blanks, and no boundary when `form` says that the
 /// body was read as a form. A value that does not parse comes back unchanged.
 #[must_use]
 pub fn content_type(value: &[u8], form: bool) -> Vec<u8> {
+    if is_bare(value) {
+        return value.to_vec();
+    }
     let Some(media) = MediaType::parse(value) else { return value.to_vec() };
     let mut out = media.essence.into_bytes();
     for (name, value) in media.parameters {

@@ -132,7 +132,7 @@ impl Reading {
         let mut types = head.headers.get_all(header::CONTENT_TYPE).iter();
         let coded = head.headers.contains_key(header::CONTENT_ENCODING);
         let boundary = match (types.next(), types.next(), coded) {
-            (Some(one), None, false) => MediaType::parse(one.as_bytes()).and_then(|m| m.form_boundary()),
+            (Some(one), None, false) => MediaType::boundary_of(one.as_bytes()),
             _ => None,
         };
         let rule = plan.upstream.guard.as_ref().map(|g| g.rules.filename);
