@@ -78,7 +78,7 @@ fn yaml(upstream: &Upstream, audit: &str) -> String {
 }
 
 #[tokio::test]
-async fn ob_01_a_full_disk_delays_lines_then_drops_and_counts_them_and_traffic_goes_on() {
+async fn ob_01_slow_a_full_disk_delays_lines_then_drops_and_counts_them_and_traffic_goes_on() {
     let Some(disk) = Tiny::mount(16 << 10) else { return };
     let upstream = Upstream::start().await;
     let (file, filler) = (disk.path("audit.jsonl"), disk.path("filler"));
@@ -113,7 +113,7 @@ async fn ob_01_a_full_disk_delays_lines_then_drops_and_counts_them_and_traffic_g
         senders.spawn(async move {
             let mut client = Client::connect(addr).await;
             let path = format!("/doc-classifier/{}", "p".repeat(3_000));
-            for _ in 0..1_500 {
+            for _ in 0..1_100 {
                 let began = Instant::now();
                 assert_eq!(client.request(Request::get(&path).bearer("tok-1")).await.status, 200);
                 assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
@@ -124,10 +124,10 @@ async fn ob_01_a_full_disk_delays_lines_then_drops_and_counts_them_and_traffic_g
     let dropping = async || (gateway.metric("gateway_audit_dropped_total", &[]).await > 0.0).then_some(());
     until("lines to be dropped", SOON, dropping).await;
     fs::remove_file(&filler).unwrap_or_else(|error| unreachable!("{error}"));
-    let (written, dropped) = accounted(&gateway, 6_310).await;
-    assert!(dropped > 0 && dropped < 6_000, "{dropped}");
+    let (written, dropped) = accounted(&gateway, 4_710).await;
+    assert!(dropped > 0 && dropped < 4_400, "{dropped}");
     assert_eq!(distinct(&lines(&file)), written, "the counter of dropped lines equals the gap");
-    assert_eq!(upstream.calls(), 6_310);
+    assert_eq!(upstream.calls(), 4_710);
 }
 
 #[tokio::test]

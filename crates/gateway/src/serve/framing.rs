@@ -155,6 +155,11 @@ impl Framing {
         self.state == State::Line(Line::Request) && self.line.is_empty() && self.refused.is_none()
     }
 
+    /// How many bytes of the head line that is being read have arrived: they are not judged yet.
+    pub fn unjudged(&self) -> usize {
+        if self.in_body() { 0 } else { self.line.len() }
+    }
+
     /// Number of valid request heads completed on this connection.
     pub fn requests(&self) -> u64 {
         self.requests

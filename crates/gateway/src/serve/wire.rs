@@ -52,6 +52,10 @@ struct Check {
     framing: Framing,
     /// When the head that is being read was first waited for.
     head_since: Option<Instant>,
+    /// The unfinished line of a head, kept from hyper until it is judged.
+    line: Vec<u8>,
+    /// Judged bytes that hyper has not taken yet.
+    judged: Vec<u8>,
     /// Reads and writes so far: what a timer looks at when it goes off, so that activity costs no timer.
     activity: u64,
     /// `activity` when the timer for silence was set.
@@ -111,6 +115,8 @@ impl<S> Wire<S> {
             gateway: Arc::clone(gateway),
             framing: Framing::new(limits),
             head_since: None,
+            line: Vec::new(),
+            judged: Vec::new(),
             activity: 0,
             seen: 0,
             refusal: None,
@@ -144,6 +150,42 @@ impl Check {
             self.head_since = None;
         }
         Ok(())
+    }
+
+    /// Takes what was just read, from `before` on, and leaves in `buf` what hyper may have of it. `Ok(false)` = nothing yet.
+    fn pass_on(&mut self, buf: &mut ReadBuf<'_>, before: usize) -> Result<bool, Violation> {
+        let judged = self.bytes(&buf.filled()[before..]);
+        let read = buf.filled().len() - before;
+        let good = match &judged {
+            Ok(()) => read - self.framing.unjudged().min(read),
+            Err(violation) => violation.valid_prefix,
+        };
+        if self.line.is_empty() && good == read {
+            return judged.map(|()| true);
+        }
+        let (passes, stays) = buf.filled()[before..].split_at(good);
+        let stays = if judged.is_ok() { stays.to_vec() } else { Vec::new() };
+        if good == 0 {
+            // still the same line, or what is wrong with it
+            self.line.extend_from_slice(&stays);
+            buf.set_filled(before);
+        } else if self.line.is_empty() {
+            self.line = stays;
+            buf.set_filled(before + good);
+        } else {
+            self.judged = std::mem::replace(&mut self.line, stays);
+            self.judged.extend_from_slice(passes);
+            buf.set_filled(before);
+            self.take_judged(buf);
+        }
+        judged.map(|()| good > 0)
+    }
+
+    /// Hands judged bytes to hyper.
+    fn take_judged(&mut self, buf: &mut ReadBuf<'_>) {
+        let n = self.judged.len().min(buf.remaining());
+        buf.put_slice(&self.judged[..n]);
+        self.judged.drain(..n);
     }
 
     fn in_head(&self) -> bool {
@@ -282,35 +324,44 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let exchanging = this.exchanges.load(Ordering::Acquire) > 0;
-        if this.check.as_ref().is_some_and(|c| c.refusal.is_some()) {
-            // hyper reads again when it has written the answer that is under way
-            return if exchanging || !this.flushed { Poll::Pending } else { this.poll_refused(cx) };
+        if let Some(check) = &mut this.check {
+            if !check.judged.is_empty() {
+                check.take_judged(buf);
+                return Poll::Ready(Ok(()));
+            }
+            if check.refusal.is_some() {
+                // hyper reads again when it has written the answer that is under way
+                return if exchanging || !this.flushed { Poll::Pending } else { this.poll_refused(cx) };
+            }
         }
-        let before = buf.filled().len();
-        let read = this.poll_raw(cx, buf);
-        let Some(check) = &mut this.check else { return read };
-        match read {
-            Poll::Ready(Ok(())) if buf.filled().len() > before => {
-                let was_in_body = check.framing.in_body();
-                let Err(violation) = check.bytes(&buf.filled()[before..]) else { return Poll::Ready(Ok(())) };
-                check.gateway.metrics.refused_framing(violation.kind.detail());
-                if was_in_body && violation.in_body && violation.valid_prefix == 0 {
-                    // hyper is reading this body: the exchange answers
-                    buf.set_filled(before);
-                    return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, violation)));
-                }
-                check.refuse(&violation);
-                buf.set_filled(before + violation.valid_prefix);
-                if violation.valid_prefix > 0 {
+        loop {
+            let before = buf.filled().len();
+            let read = this.poll_raw(cx, buf);
+            let Some(check) = &mut this.check else { return read };
+            let was_in_body = check.framing.in_body();
+            let violation = match read {
+                Poll::Ready(Ok(())) if buf.filled().len() > before => match check.pass_on(buf, before) {
+                    Ok(true) => return Poll::Ready(Ok(())),
+                    Ok(false) => continue,
+                    Err(violation) => violation,
+                },
+                Poll::Pending => {
+                    ready!(check.poll_silence(cx, &mut this.read_sleep, this.timing, exchanging));
                     return Poll::Ready(Ok(()));
                 }
-                if exchanging || !this.flushed { Poll::Pending } else { this.poll_refused(cx) }
+                ended => return ended,
+            };
+            check.gateway.metrics.refused_framing(violation.kind.detail());
+            if was_in_body && violation.in_body && violation.valid_prefix == 0 {
+                // hyper is reading this body: the exchange answers
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, violation)));
             }
-            Poll::Pending => {
-                ready!(check.poll_silence(cx, &mut this.read_sleep, this.timing, exchanging));
-                Poll::Ready(Ok(()))
+            check.refuse(&violation);
+            if buf.filled().len() > before {
+                // the requests before it come first
+                return Poll::Ready(Ok(()));
             }
-            other => other,
+            return if exchanging || !this.flushed { Poll::Pending } else { this.poll_refused(cx) };
         }
     }
 }
