@@ -77,7 +77,7 @@ async fn follow(
         Ok(Recall::Unknown(call)) if call.leads() => {
             let tracker = gateway.tracker.clone();
             let cut = gateway.stop.cut.clone();
-            detach::to_the_end(tracker, cut, attempt(gateway, call, record)).await
+            detach::to_the_end(tracker, cut, attempt(gateway, call, record), reply::abandon).await
         }
         // in a box of its own: an answer from the memory does not carry the room for it along
         Ok(Recall::Unknown(call)) => Box::pin(attempt(gateway, call, record)).await,
@@ -117,7 +117,9 @@ async fn answer(
     let permit = admit::place(&call, record).await?;
     let judged = async {
         let answer = dispatch::send(gateway, &mut call, record).await?;
-        judge::judge(gateway, &call, answer).await.inspect_err(|_| record.end = Some("answer_body"))
+        judge::judge(gateway, &call, answer, record.uploaded())
+            .await
+            .inspect_err(|_| record.end = Some("answer_body"))
     };
     match judged.await {
         Ok(judged) => Ok((remember::remember(gateway, call, judged, record).await, permit)),

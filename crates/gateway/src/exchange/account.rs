@@ -57,6 +57,8 @@ pub(crate) struct Record {
     pub(crate) end: Option<&'static str>,
     /// Whether the whole answer was handed to the connection.
     pub(crate) complete: bool,
+    /// Whether the client had left when the answer was there.
+    pub(crate) abandoned: bool,
     _on_connection: Exchanging,
 }
 
@@ -104,6 +106,7 @@ impl Record {
             upstream_wait: Duration::ZERO,
             end: None,
             complete: false,
+            abandoned: false,
             _on_connection: Exchanging(Arc::clone(connection)),
         })
     }
@@ -115,6 +118,11 @@ impl Record {
     pub(super) fn plan(&mut self, plan: &Plan) {
         self.upstream = Some(Arc::clone(&plan.upstream));
         self.route = Some(Arc::clone(&plan.route));
+    }
+
+    /// Whether the whole request body went up.
+    pub(super) fn uploaded(&self) -> bool {
+        self.upload.as_ref().is_none_or(|progress| progress.state().1)
     }
 
     /// The upstream, once a route matched.

@@ -11,19 +11,22 @@ use tokio_util::task::TaskTracker;
 
 type Attempt<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Runs `attempt` to its end even if the returned future is dropped; only `cut` ends it early.
+/// Runs `attempt` to its end even if the returned future is dropped; only `cut` ends it early. `abandon` gets a result that
+/// nobody waits for any more.
 pub(super) fn to_the_end<T: Send + 'static>(
     tracker: TaskTracker,
     cut: CancellationToken,
     attempt: impl Future<Output = T> + Send + 'static,
+    abandon: fn(T),
 ) -> impl Future<Output = T> + Send {
-    ToTheEnd { tracker, cut, attempt: Some(Box::pin(attempt)) }
+    ToTheEnd { tracker, cut, attempt: Some(Box::pin(attempt)), abandon }
 }
 
 struct ToTheEnd<T: Send + 'static> {
     tracker: TaskTracker,
     cut: CancellationToken,
     attempt: Option<Attempt<T>>,
+    abandon: fn(T),
 }
 
 impl<T: Send + 'static> Future for ToTheEnd<T> {
@@ -43,12 +46,12 @@ impl<T: Send + 'static> Drop for ToTheEnd<T> {
     fn drop(&mut self) {
         // at the end of the process there is no runtime left to run on
         if let (Some(attempt), Ok(runtime)) = (self.attempt.take(), tokio::runtime::Handle::try_current()) {
-            let cut = self.cut.clone();
+            let (cut, abandon) = (self.cut.clone(), self.abandon);
             self.tracker.spawn_on(
                 async move {
                     tokio::select! {
                         biased;
-                        result = attempt => drop(result),
+                        result = attempt => abandon(result),
                         () = cut.cancelled() => {}
                     }
                 },
@@ -67,10 +70,15 @@ mod tests {
         let tracker = TaskTracker::new();
         let (done, ended) = tokio::sync::oneshot::channel();
         let (go, gate) = tokio::sync::oneshot::channel::<()>();
-        let mut attempt = Box::pin(to_the_end(tracker.clone(), CancellationToken::new(), async move {
-            let _ = gate.await;
-            let _ = done.send(());
-        }));
+        let mut attempt = Box::pin(to_the_end(
+            tracker.clone(),
+            CancellationToken::new(),
+            async move {
+                let _ = gate.await;
+                let _ = done.send(());
+            },
+            drop,
+        ));
         assert!(futures_util::poll!(&mut attempt).is_pending());
         drop(attempt);
         assert!(go.send(()).is_ok());

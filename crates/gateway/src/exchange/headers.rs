@@ -65,7 +65,8 @@ pub(super) fn strip_named(headers: &mut HeaderMap) {
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
     strip_named(headers);
     // looked for first: most messages have none of them
-    let found: Vec<_> = hop_by_hop().into_iter().filter(|hop| headers.keys().any(|name| name == *hop)).collect();
+    let found: Vec<_> =
+        hop_by_hop().into_iter().filter(|hop| headers.keys().any(|name| name == *hop)).collect();
     for name in found {
         headers.remove(name);
     }

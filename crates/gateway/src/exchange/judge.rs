@@ -55,6 +55,7 @@ pub(super) async fn judge(
     gateway: &Shared,
     call: &Call,
     answer: Response<Incoming>,
+    uploaded: bool,
 ) -> Result<Answer, Rejection> {
     let at = Instant::now();
     let (head, body) = answer.into_parts();
@@ -68,6 +69,10 @@ pub(super) async fn judge(
         None if head.status.is_success() => Err(Meaning::Accepted),
         None => Err(Meaning::Nothing),
         Some(Err(reason)) => Err(Meaning::NotRecorded(reason)),
+        // it has not seen the document; of its length and type the head has told it
+        Some(Ok(status)) if !uploaded && ![413, 415].contains(&status.get()) => {
+            Err(Meaning::NotRecorded(NotRecorded::Incomplete))
+        }
         Some(Ok(_)) if ends_with_the_connection(&head, &body) => {
             Err(Meaning::NotRecorded(NotRecorded::Incomplete))
         }

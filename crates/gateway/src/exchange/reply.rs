@@ -62,6 +62,11 @@ pub(super) fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -
     response
 }
 
+/// An answer whose client left before it was there.
+pub(super) fn abandon(answer: Response<Reply>) {
+    answer.into_body().abandon();
+}
+
 /// The upstream's answer.
 pub(super) fn live(answer: Answer, permit: Permit, mut record: Box<Record>) -> Response<Reply> {
     let Answer { mut head, body, .. } = answer;

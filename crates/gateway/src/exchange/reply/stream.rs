@@ -50,6 +50,11 @@ impl Reply {
         Self { source: Source::Whole(Some(body).filter(|b| !b.is_empty())), record }
     }
 
+    /// Nobody takes it: it was not answered with, however short it is.
+    pub(crate) fn abandon(mut self) {
+        self.record.abandoned = true;
+    }
+
     pub(crate) fn relay(
         begun: Vec<Bytes>,
         rest: Incoming,
@@ -186,6 +191,7 @@ impl Body for Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         // an answer without a body, or to HEAD, is complete without ever being asked for a frame
-        self.record.complete |= self.is_end_stream() || self.record.method == http::Method::HEAD;
+        let whole = self.is_end_stream() || self.record.method == http::Method::HEAD;
+        self.record.complete = (self.record.complete || whole) && !self.record.abandoned;
     }
 }
