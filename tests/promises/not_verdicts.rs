@@ -476,3 +476,24 @@ async fn rule_20_a_request_that_is_cut_is_not_sent_and_makes_no_entry() {
     assert_eq!((upstream.calls(), upstream.last_request().body_len), (1, 2000));
     settle(&gateway, cases + 1).await;
 }
+
+#[tokio::test]
+async fn i5_an_upstream_that_has_not_read_the_document_judges_only_its_length_and_its_type() {
+    let upstream = Upstream::start().await;
+    let gateway = Gateway::simple(&upstream.url()).await;
+    // longer than what two sockets hold, so that it cannot have gone up whole
+    let mut requests = 0;
+    for (status, remembered) in [(400, false), (422, false), (413, true), (415, true)] {
+        upstream.always(refusal(status, "no").answer_early().close_after());
+        let document = random_document(u64::from(status), 24 << 20);
+        let before = upstream.calls();
+        assert_live(&submit(&gateway, CLASSIFY).body(document.clone()).send().await, status);
+        let again = submit(&gateway, CLASSIFY).body(document).send().await;
+        assert_eq!((again.status, again.is_hit()), (status, remembered));
+        assert_eq!(upstream.calls() - before, if remembered { 1 } else { 2 }, "{status}");
+        requests += 2;
+    }
+    let reason = [("reason", "incomplete")];
+    assert_eq!(gateway.metric("gateway_negative_cache_not_recorded_total", &reason).await, 4.0);
+    settle(&gateway, requests).await;
+}
