@@ -1,14 +1,16 @@
 //! One request is one request: bytes that could be read in two ways are refused before anything is done with them, the
 //! upstream never sees a request that nobody sent, and what is well formed passes untouched.
-#![expect(clippy::unwrap_used, reason = "test")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "test")]
 
 use std::time::Duration;
 
 use nevertwice_testkit::{
-    Answer, Client, DOC, Failure, Gateway, Part, Post, Request, Upstream, multipart, r400,
+    Answer, Client, DOC, DOC2, Failure, Gate, Gateway, Part, Post, Reply, Request, Step, Upstream, multipart,
+    r400,
 };
 
-use crate::bench::settle;
+use crate::bench::{assert_own, settle};
+use crate::caller::until;
 
 const GUARDED: &str = "/doc-classifier/classify";
 const PASSING: &str = "/doc-classifier/other";
@@ -273,6 +275,139 @@ async fn up_05_bytes_after_a_request_are_the_client_s_next_request_and_its_own()
         assert!(seen.problems.is_empty() && seen.method == "POST", "{seen:?}");
     }
     settle(&gateway, 4 + 8 + 2).await;
+}
+
+/// Heads that are refused, in the first byte and after good lines.
+const MALFORMED: [&str; 2] = ["\x01garbage\r\n\r\n", "GET / HTTP/1.1\r\nHost: gw\r\nX A: b\r\n\r\n"];
+
+/// Waits until the gateway has no connection any more.
+async fn all_gone(gateway: &Gateway, limit: Duration, case: &str) {
+    until(&format!("{case}: the end of the connection"), limit, || async {
+        (gateway.metric("gateway_connections", &[]).await == 0.0).then_some(())
+    })
+    .await;
+}
+
+/// The answer to a malformed head, and then nothing but the end.
+async fn refused_and_closed(mut client: Client, gateway: &Gateway, case: &str) {
+    let refusal = client.try_read_answer().await.unwrap_or_else(|error| panic!("{case}: {error}"));
+    assert_own(&refusal, 400, "BAD_REQUEST", case);
+    assert_eq!(refusal.header("connection").as_deref(), Some("close"), "{case}");
+    assert!(client.closed_by_peer().await, "{case}");
+    drop(client);
+    all_gone(gateway, Duration::from_secs(5), case).await;
+}
+
+#[tokio::test]
+async fn up_05_a_malformed_head_behind_a_request_is_refused_after_its_answer_and_the_connection_ends() {
+    let upstream = Upstream::start().await;
+    upstream.always(r400());
+    let gateway = Gateway::simple(&upstream.url()).await;
+    assert_eq!(Post::to(gateway.addr, GUARDED).bearer("tok-1").body(&DOC[..]).send().await.status, 400);
+    upstream.always(Reply::status(200).body("fine"));
+    let request = |line: &str, more: &str, body: &[u8]| {
+        let head = format!("{line} HTTP/1.1\r\nHost: gw\r\nAuthorization: Bearer tok-1\r\n{more}\r\n");
+        [head.as_bytes(), body].concat()
+    };
+    let post = |path: &str, body: &[u8]| {
+        request(&format!("POST {path}"), &format!("Content-Length: {}\r\n", body.len()), body)
+    };
+    let chunked = "Transfer-Encoding: chunked\r\n";
+    let (mut requests, mut refused) = (1, 0.0);
+    for (name, bytes, status, goes) in [
+        ("guarded", post(GUARDED, &DOC2), 200, true),
+        (
+            "guarded, chunked",
+            request(&format!("POST {GUARDED}"), chunked, b"3\r\nabc\r\n0\r\n\r\n"),
+            200,
+            true,
+        ),
+        ("passing", post(PASSING, b"abc"), 200, true),
+        (
+            "passing, chunked",
+            request(&format!("POST {PASSING}"), chunked, b"3\r\nabc\r\n0\r\n\r\n"),
+            200,
+            true,
+        ),
+        ("get", request(&format!("GET {PASSING}"), "", b""), 200, true),
+        ("replay", post(GUARDED, &DOC), 400, false),
+        ("own answer", request("GET /nowhere", "", b""), 404, false),
+    ] {
+        for malformed in MALFORMED {
+            // in one segment; in a second one, while the upstream has not answered; the same with an answer that is quick
+            for (segments, slow) in [(1, true), (2, true), (1, false), (2, false)] {
+                if slow && !goes {
+                    continue;
+                }
+                let case = format!("{name}, {malformed:?}, {segments} segments, slow {slow}");
+                let (gate, calls) = (Gate::new(), upstream.calls());
+                upstream.always(match slow {
+                    true => Reply::status(200).body("fine").wait_for(&gate),
+                    false => Reply::status(200).body("fine"),
+                });
+                let mut client = Client::connect(gateway.addr).await.patience(Duration::from_secs(8));
+                if segments == 1 {
+                    client.send([&bytes[..], malformed.as_bytes()].concat()).await.unwrap();
+                } else {
+                    client.send(&bytes).await.unwrap();
+                    if slow {
+                        gate.wait_waiting(1).await;
+                    }
+                    client.send(malformed).await.unwrap();
+                }
+                if slow {
+                    gate.wait_waiting(1).await;
+                    // it may be read now or later; both are fine
+                    let seen = gateway.wait_metric("gateway_refused_framing_total", &[], refused + 1.0);
+                    let _ = tokio::time::timeout(Duration::from_millis(300), seen).await;
+                    gate.open();
+                }
+                let answer = client.try_read_answer().await.unwrap_or_else(|error| panic!("{case}: {error}"));
+                assert_eq!((answer.status, answer.is_hit()), (status, name == "replay"), "{case}");
+                refused_and_closed(client, &gateway, &case).await;
+                (requests, refused) = (requests + 1, refused + 1.0);
+                assert_eq!(gateway.metric("gateway_refused_framing_total", &[]).await, refused, "{case}");
+                assert_eq!(upstream.calls(), calls + u64::from(goes), "{case}");
+            }
+        }
+    }
+    for seen in upstream.requests() {
+        assert!(seen.problems.is_empty() && seen.body_complete, "{seen:?}");
+    }
+    settle(&gateway, requests).await;
+}
+
+#[tokio::test]
+async fn up_05_a_malformed_head_of_a_client_that_never_reads_does_not_keep_the_connection() {
+    let upstream = Upstream::start().await;
+    let http = "http:\n  write_stall_timeout_ms: 500";
+    let gateway = Gateway::with(&upstream.url(), &[("TOP", http)]).await;
+    let large = vec![Step::chunk(vec![b'x'; 1 << 20]); 64].into_iter().chain([Step::LastChunk]).collect();
+    let mut clients = Vec::new();
+    for (n, reply) in
+        [Reply::status(200).body("fine"), Reply::status(200).steps(large)].into_iter().enumerate()
+    {
+        for (path, segments) in [(GUARDED, 1), (PASSING, 1), (GUARDED, 2), (PASSING, 2)] {
+            let gate = Gate::new();
+            upstream.always(reply.clone().wait_for(&gate));
+            let document = format!("{n} {segments}");
+            let first = [head(path, "Content-Length: 3\r\n"), document.into_bytes()].concat();
+            let mut client = Client::connect(gateway.addr).await;
+            if segments == 1 {
+                client.send([&first[..], MALFORMED[0].as_bytes()].concat()).await.unwrap();
+                gate.wait_waiting(1).await;
+            } else {
+                client.send(first).await.unwrap();
+                gate.wait_waiting(1).await;
+                client.send(MALFORMED[0]).await.unwrap();
+            }
+            gate.open();
+            clients.push(client);
+        }
+    }
+    // it stalls for half a second, and what the gateway still takes in after its last word ends after three
+    all_gone(&gateway, Duration::from_secs(10), "never reads").await;
+    settle(&gateway, clients.len()).await;
 }
 
 #[tokio::test]

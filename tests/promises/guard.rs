@@ -5,8 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use nevertwice_testkit::{Answer, Gateway, Reply, Upstream, r400, random_document};
+use nevertwice_testkit::{Answer, Gate, Gateway, Post, Reply, Upstream, r400, random_document};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::bench::{post, settle};
 
@@ -211,4 +212,66 @@ async fn mg_04_entries_from_before_the_window_stay_and_switched_off_it_does_noth
     }
     assert!(!is_on(&off).await);
     settle(&off, 81).await;
+}
+
+#[tokio::test]
+async fn mg_05_refusals_at_the_same_time_leave_nothing_of_the_window_behind() {
+    const DOCUMENTS: u64 = 60;
+    let upstream = Upstream::start().await;
+    let gateway = Gateway::with(&upstream.url(), &[("UPSTREAM", "pool:\n  max_in_flight: 30")]).await;
+    assert_eq!(submit(&gateway, 0).await.status, 200);
+    let mut requests = 1;
+    for round in 0..4 {
+        let seeds = || (0..DOCUMENTS).map(move |n| 1000 * (round + 1) + n);
+        let gate = Gate::new();
+        upstream.always(r400().wait_for(&gate));
+        let ask = |seed| {
+            let document = random_document(5000 + seed, 2048);
+            Post::to(gateway.addr, CLASSIFY).bearer("tok-2").body(document).send()
+        };
+        let mut sent = JoinSet::new();
+        for seed in seeds() {
+            sent.spawn(ask(seed));
+        }
+        gate.wait_waiting(30).await;
+        gateway.wait_metric("gateway_pool_queued", &[], DOCUMENTS as f64 - 30.0).await;
+        gate.open();
+        while let Some(answer) = sent.join_next().await {
+            let answer = answer.unwrap_or_else(|error| unreachable!("{error}"));
+            assert!(answer.status == 400 && !answer.is_hit(), "{answer:?}");
+        }
+        assert!(is_on(&gateway).await);
+        let calls = upstream.calls();
+        let mut hits = Vec::new();
+        for seed in seeds() {
+            if ask(seed).await.is_hit() {
+                hits.push(seed);
+            }
+        }
+        assert!(hits.is_empty(), "round {round}: {hits:?} are of the window");
+        assert_eq!(upstream.calls(), calls + DOCUMENTS, "round {round}");
+        requests += 2 * DOCUMENTS;
+
+        // it ends by an acceptance or by an operator's word; then each is judged afresh, and most are fine
+        upstream.always(Reply::status(200));
+        if round % 2 == 0 {
+            assert_eq!(submit(&gateway, 100 + round).await.status, 200);
+            requests += 1;
+        } else {
+            assert_eq!(gateway.admin_post(RECOVER, &Value::Null).await.0, 200);
+        }
+        assert!(!is_on(&gateway).await);
+        for (n, seed) in seeds().enumerate() {
+            let status = if n % 3 == 0 { 400 } else { 200 };
+            upstream.always(if status == 400 { r400() } else { Reply::status(200) });
+            let live = ask(seed).await;
+            assert_eq!((live.status, live.is_hit()), (status, false), "round {round}, document {seed}");
+            assert_eq!(ask(seed).await.is_hit(), status == 400, "round {round}, document {seed}");
+        }
+        assert!(!is_on(&gateway).await);
+        requests += 2 * DOCUMENTS;
+        // the next round is a window of its own
+        gateway.admin_post(RECOVER, &Value::Null).await;
+    }
+    settle(&gateway, requests as usize).await;
 }

@@ -13,11 +13,12 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use nevertwice_testkit::{Client, Gate, Gateway, Reply, Step, Upstream, r400, random_document};
+use nevertwice_testkit::{Client, Failure, Gate, Gateway, Reply, Step, Upstream, r400, random_document};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::bench::{post, settle};
+use crate::caller::until;
 
 const GUARDED: &str = "/doc-classifier/classify";
 const PASSING: &str = "/doc-classifier/other";
@@ -29,10 +30,36 @@ type Body = BoxBody<Bytes, Left>;
 type Connection = SendRequest<Body>;
 
 async fn connect(addr: SocketAddr) -> Connection {
-    let stream = TcpStream::connect(addr).await.unwrap();
-    let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    connect_with(addr, None).await
+}
+
+/// A connection whose answers get no further than these bytes until they are read.
+async fn connect_with(addr: SocketAddr, window: Option<u32>) -> Connection {
+    let io = TokioIo::new(TcpStream::connect(addr).await.unwrap());
+    let mut client = http2::Builder::new(TokioExecutor::new());
+    if let Some(window) = window {
+        client.initial_stream_window_size(window);
+    }
+    let (sender, connection) = client.handshake(io).await.unwrap();
     tokio::spawn(connection);
     sender
+}
+
+/// Whether the server ends the connection, whatever it says before.
+pub async fn ends(client: &mut Client) -> bool {
+    loop {
+        match client.read_raw().await {
+            Ok(Some(_)) => {}
+            end => return matches!(end, Ok(None) | Err(Failure::Reset)),
+        }
+    }
+}
+
+/// Makes one request and then only answers pings, until the server ends the connection.
+pub async fn one_request_then_idle(addr: SocketAddr, limit: Duration) {
+    let connection = connect(addr).await;
+    assert_eq!(answer(&connection, full(PASSING, "x")).await.0, 200);
+    until("the end of an idle connection", limit, || async { connection.is_closed().then_some(()) }).await;
 }
 
 fn request(path: &str, key: &str, body: Body) -> Request<Body> {
@@ -318,4 +345,103 @@ async fn h2_06_where_it_is_switched_off_the_preface_is_refused_like_any_other_ve
     assert!(client.closed_by_peer().await);
     assert_eq!(post(&gateway, GUARDED, "x").await.status, 200);
     settle(&gateway, 1).await;
+}
+
+#[tokio::test]
+async fn h2_07_a_client_that_opens_no_window_is_given_up_and_holds_no_place() {
+    let upstream = Upstream::start().await;
+    let top = "http:\n  write_stall_timeout_ms: 500";
+    let pool = "pool:\n  max_in_flight: 2\n  queue_timeout_ms: 15000";
+    let gateway = Gateway::with(&upstream.url(), &[("TOP", top), ("UPSTREAM", pool)]).await;
+    let mut large = vec![Step::chunk(vec![b'x'; 256 << 10]); 32];
+    large.push(Step::LastChunk);
+    let endless = vec![Step::chunk("token"), Step::WaitFor(Gate::new()), Step::LastChunk];
+    let mut requests = 0;
+    // no window at all, or one that is used up and never renewed; a long answer, a short one, and one that goes on
+    for (window, name, reply) in [
+        (0, "long", Reply::status(200).steps(large.clone())),
+        (0, "short", Reply::status(200).body("a short answer")),
+        (0, "stream", Reply::status(200).steps(endless)),
+        (65_535, "long", Reply::status(200).steps(large)),
+    ] {
+        for (path, connections) in [(GUARDED, 1), (PASSING, 1), (PASSING, 2)] {
+            let case = format!("window {window}, {name} answer, {path}, {connections} connections");
+            upstream.always(reply.clone());
+            let calls = upstream.calls();
+            let mut stalled = Vec::new();
+            for n in 0..2 {
+                if n < connections {
+                    stalled.push((connect_with(gateway.addr, Some(window)).await, Vec::new()));
+                }
+                let (connection, responses) = stalled.last_mut().unwrap();
+                let request = full(path, format!("{case}, {n}"));
+                let response = tokio::time::timeout(PATIENCE, connection.clone().send_request(request)).await;
+                let response = response.unwrap().unwrap();
+                assert_eq!(response.status().as_u16(), 200, "{case}");
+                responses.push(response);
+                requests += 1;
+            }
+            assert_eq!(upstream.calls(), calls + 2, "{case}");
+            upstream.always(Reply::status(200).body("next"));
+            let neighbour = connect(gateway.addr).await;
+            let next = answer(&neighbour, full(PASSING, "next"));
+            let next = tokio::time::timeout(Duration::from_secs(6), next).await;
+            let next = next.unwrap_or_else(|_| panic!("{case}: both places are still taken"));
+            assert_eq!((next.0, &next.2[..]), (200, &b"next"[..]), "{case}");
+            until(&format!("{case}: both places"), Duration::from_secs(6), || async {
+                (gateway.metric("gateway_pool_in_use", &[]).await == 0.0).then_some(())
+            })
+            .await;
+            requests += 1;
+        }
+    }
+    let lines = settle(&gateway, requests).await;
+    let given_up = lines.iter().filter(|line| line["end"] == "client_closed").count();
+    assert_eq!(given_up, 4 * 3 * 2, "{lines:#?}");
+
+    // a stream in which nothing is due for longer than that is not a client that does not read
+    let gate = Gate::new();
+    let steps = vec![
+        Step::chunk("one"),
+        Step::Pause(Duration::from_millis(1500)),
+        Step::chunk("two"),
+        Step::LastChunk,
+    ];
+    upstream.script(vec![Reply::status(200).steps(steps), Reply::status(200).wait_for(&gate)]);
+    let connection = connect(gateway.addr).await;
+    let (slow, silent) = (connection.clone(), connection.clone());
+    let slow = tokio::spawn(async move { answer(&slow, full(PASSING, "x")).await });
+    upstream.wait_calls(upstream.calls() + 1).await;
+    let silent = tokio::spawn(async move { answer(&silent, full(GUARDED, "y")).await });
+    gate.wait_waiting(1).await;
+    assert_eq!(&slow.await.unwrap().2[..], b"onetwo");
+    gate.open();
+    assert_eq!(silent.await.unwrap().0, 200);
+    settle(&gateway, requests + 2).await;
+}
+
+#[tokio::test]
+async fn h2_08_an_idle_connection_is_closed_and_one_that_waits_for_its_answer_is_not() {
+    const SOON: Duration = Duration::from_secs(10);
+    let upstream = Upstream::start().await;
+    let top = "http:\n  keep_alive_timeout_ms: 1000\n  header_timeout_ms: 1000\n  body_idle_timeout_ms: 1000";
+    let gateway = Gateway::with(&upstream.url(), &[("TOP", top)]).await;
+    one_request_then_idle(gateway.addr, SOON).await;
+    // the preface and nothing; the preface, its settings and nothing; half a preface
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let settings = b"\0\0\0\x04\0\0\0\0\0";
+    for sent in [&preface[..], &[&preface[..], &settings[..]].concat(), &preface[..9]] {
+        let mut client = Client::connect(gateway.addr).await.patience(SOON);
+        client.send(sent).await.unwrap();
+        assert!(ends(&mut client).await, "after {} bytes", sent.len());
+    }
+    // three times as long as any limit, in two requests one after the other
+    upstream.always(Reply::status(200).delay(Duration::from_millis(3000)));
+    let connection = connect(gateway.addr).await;
+    for path in [GUARDED, PASSING] {
+        assert_eq!(answer(&connection, full(path, "x")).await.0, 200, "{path}: waiting is not idling");
+    }
+    until("the end of the connection", SOON, || async { connection.is_closed().then_some(()) }).await;
+    gateway.wait_metric("gateway_connections", &[], 0.0).await;
+    settle(&gateway, 3).await;
 }

@@ -543,3 +543,33 @@ async fn statuses_and_body_bound_are_exactly_the_configured_ones() {
     }
     settle(&gateway, requests).await;
 }
+
+#[tokio::test]
+async fn an_entry_whose_status_is_taken_out_gives_way_to_the_verdict_of_today() {
+    let upstream = Upstream::start().await;
+    let mut gateway = Gateway::with(&upstream.url(), &[("MEMORY", "statuses: [400, 415]")]).await;
+    let refuse = |status: u16| upstream.always(Reply::status(status).body(format!("refused with {status}")));
+    refuse(415);
+    assert_live(&send(&gateway, 1, &DOC).await, 415);
+    assert!(send(&gateway, 2, &DOC).await.is_hit());
+    reconfigure(&mut gateway, "statuses: [400, 415]", "statuses: [400]").await;
+    for calls in 2..4 {
+        assert_live(&send(&gateway, 1, &DOC).await, 415);
+        assert_eq!(upstream.calls(), calls, "never replayed, and not remembered either");
+    }
+    refuse(400);
+    let mut live = send(&gateway, 1, &DOC).await;
+    assert_live(&live, 400);
+    let second = send(&gateway, 2, &DOC).await;
+    if !second.is_hit() {
+        live = second;
+        assert_live(&live, 400);
+    }
+    assert_replay(&live, &send(&gateway, 3, &DOC).await);
+    assert!(upstream.calls() <= 5, "{} calls", upstream.calls());
+    let calls = upstream.calls();
+    reconfigure(&mut gateway, "statuses: [400]", "statuses: [400, 415]").await;
+    assert_replay(&live, &send(&gateway, 1, &DOC).await);
+    assert_eq!((upstream.calls(), entry_count(&gateway).await), (calls, 1));
+    settle(&gateway, 8).await;
+}

@@ -95,16 +95,19 @@ async fn sc_02_a_body_that_stops_or_trickles_has_a_limit() {
             requests += 1;
         }
         // it never stops, and never gets anywhere; the byte that comes in time is not enough
-        let mut client = Client::connect(gateway.addr).await;
-        client.send(head(GUARDED, lines)).await.unwrap();
-        client.send(beginning).await.unwrap();
-        let said = drip(&mut client, byte).await.unwrap().unwrap();
-        assert!(said.starts_with(b"HTTP/1.1 408 "), "{}", String::from_utf8_lossy(&said));
-        requests += 1;
+        for path in [GUARDED, PASSING] {
+            let mut client = Client::connect(gateway.addr).await;
+            client.send(head(path, lines)).await.unwrap();
+            client.send(beginning).await.unwrap();
+            let said = drip(&mut client, byte).await.unwrap().unwrap();
+            assert!(said.starts_with(b"HTTP/1.1 408 "), "{path}: {}", String::from_utf8_lossy(&said));
+            requests += 1;
+            gateway.wait_metric("gateway_pool_in_use", &[], 0.0).await;
+        }
         gateway.wait_metric("gateway_body_memory_bytes", &[], 0.0).await;
     }
     // on the guarded path nobody was bothered; on the other the upstream saw no end, and its place is free
-    assert_eq!((upstream.calls_to("/classify"), upstream.calls_to("/other")), (0, 2));
+    assert_eq!((upstream.calls_to("/classify"), upstream.calls_to("/other")), (0, 4));
     assert!(upstream.requests().iter().all(|seen| !seen.body_complete));
     gateway.wait_metric("gateway_pool_in_use", &[], 0.0).await;
     let lines = settle(&gateway, requests).await;
@@ -126,6 +129,21 @@ async fn sc_03_a_slow_but_steady_body_is_fine() {
         }
         assert_eq!(client.read_answer().await.status, 200);
         assert_eq!(upstream.last_request().body_len, 1200);
+    }
+    settle(&gateway, 2).await;
+}
+
+#[tokio::test]
+async fn sc_03_a_client_that_is_held_back_by_the_upstream_is_not_a_slow_one() {
+    let upstream = Upstream::start().await;
+    upstream.by_head(|_, _| Reply::status(200).read_slowly(64 << 10, Duration::from_millis(20)));
+    // the client is faster than that; the upstream takes no more than a third of it
+    let http = "body_idle_timeout_ms: 300\nbody_min_rate_bytes_s: 10485760";
+    let gateway = gateway(&upstream, http, "").await;
+    for path in [GUARDED, PASSING] {
+        let request = Request::post(path).bearer("tok-1").body(vec![b'x'; 4 << 20]);
+        assert_eq!(Client::connect(gateway.addr).await.request(request).await.status, 200, "{path}");
+        assert_eq!(upstream.last_request().body_len, 4 << 20);
     }
     settle(&gateway, 2).await;
 }

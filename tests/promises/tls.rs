@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use nevertwice_testkit::client::h2_post;
 use nevertwice_testkit::tls::{Authority, Dialer, Front, Identity};
@@ -13,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::bench::{assert_own, post, settle};
+use crate::http2::{ends, one_request_then_idle};
 
 /// One upstream per kind of certificate, all with the same stub behind; named after the kind.
 fn entry(name: &str, addr: SocketAddr, host: &str, tls: &str) -> String {
@@ -234,6 +236,40 @@ async fn nw_03_without_h2_a_client_that_offers_both_gets_http_1_1() {
     let answer = Client::connect(dialer.addr()).await.request(request).await;
     assert_eq!((answer.status, dialer.protocol().as_str()), (200, "http/1.1"));
     settle(&gateway, 1).await;
+}
+
+#[tokio::test]
+async fn nw_03_a_client_that_says_nothing_after_the_handshake_or_no_more_is_closed() {
+    const SOON: Duration = Duration::from_secs(10);
+    let upstream = Upstream::start().await;
+    let dir = temp();
+    let authority = Authority::new();
+    let (cert, key) = authority.issue(&["localhost"]).write(dir.path(), "gateway");
+    let tls = format!("tls: {{cert: \"{}\", key: \"{}\"}}", cert.display(), key.display());
+    // two gateways, so that it shows which time-out it is
+    for (timeout, other) in
+        [("header_timeout_ms", "keep_alive_timeout_ms"), ("keep_alive_timeout_ms", "header_timeout_ms")]
+    {
+        let value = if timeout == "header_timeout_ms" { 2000 } else { 1000 };
+        let top = format!("{tls}\nhttp: {{{timeout}: {value}, {other}: 600000}}");
+        let gateway = Gateway::with(&upstream.url(), &[("TOP", &top)]).await;
+        let h2 = Dialer::start(gateway.addr, &authority, &["h2"]);
+        if timeout == "keep_alive_timeout_ms" {
+            // it goes on answering pings, and asks for nothing
+            one_request_then_idle(h2.addr(), SOON).await;
+            gateway.wait_metric("gateway_connections", &[], 0.0).await;
+            settle(&gateway, 1).await;
+            continue;
+        }
+        let http1 = Dialer::start(gateway.addr, &authority, &["http/1.1"]);
+        for (dialer, said) in [(&h2, &b""[..]), (&h2, b"PRI * HT"), (&http1, b""), (&http1, b"POST / HT")] {
+            let mut client = Client::connect(dialer.addr()).await.patience(SOON);
+            client.send(said).await.unwrap_or_else(|error| unreachable!("{error}"));
+            assert!(ends(&mut client).await, "{}, after {} bytes", dialer.protocol(), said.len());
+        }
+        gateway.wait_metric("gateway_connections", &[], 0.0).await;
+        settle(&gateway, 0).await;
+    }
 }
 
 fn temp() -> tempfile::TempDir {

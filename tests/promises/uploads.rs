@@ -300,3 +300,40 @@ async fn up_04_what_did_not_arrive_whole_is_nobody_s_document() {
     assert!(post(&gateway, GUARDED, document).await.is_hit());
     settle(&gateway, requests + 2).await;
 }
+
+#[tokio::test]
+async fn up_06_a_form_of_very_many_files_with_neutral_names_is_not_slower_than_others() {
+    const FILES: usize = 9000;
+    /// Far above what it takes; what grows with the square of the files takes longer.
+    const LIMIT: Duration = Duration::from_secs(3);
+    let upstream = Upstream::start().await;
+    upstream.always(r400());
+    let neutral = "negative_cache:\n  filename: neutral";
+    let form = |name: &dyn Fn(usize) -> String| {
+        let names: Vec<_> = (0..FILES).map(name).collect();
+        let parts: Vec<_> =
+            names.iter().map(|name| Part { filename: Some(name), ..Part::field("f", "x") }).collect();
+        multipart("b", &parts)
+    };
+    let (content_type, sent) = form(&|n| format!("tmp{n:04}.pdf"));
+    let (_, others) = form(&|n| format!("a{n}.pdf"));
+    let (_, expected) = form(&|_| "document.pdf".to_owned());
+    // in memory, and most of it on disk
+    for limits in ["", "limits: {buffer_memory_bytes: 65536, spill_dir: \"@DIR@\"}"] {
+        let gateway = Gateway::with(&upstream.url(), &[("TOP", limits), ("UPSTREAM", neutral)]).await;
+        let calls = upstream.calls();
+        for (body, known) in [(&sent, false), (&others, true)] {
+            let post = Post::to(gateway.addr, GUARDED).bearer("tok-1").header("Content-Type", &content_type);
+            let began = Instant::now();
+            let answer = post.body(body.clone()).send().await;
+            let took = began.elapsed();
+            assert_eq!((answer.status, answer.is_hit()), (400, known), "{limits}");
+            eprintln!("{took:?}");
+            assert!(took < LIMIT, "{} bytes took {took:?}, {limits}", body.len());
+        }
+        assert_eq!(upstream.calls(), calls + 1);
+        let seen = upstream.last_request();
+        assert!(seen.body == expected && seen.problems.is_empty(), "{} bytes went up", seen.body_len);
+        settle(&gateway, 2).await;
+    }
+}

@@ -2,7 +2,7 @@
 //!
 //! Lines are formatted where the request ends and appended to a bounded buffer; the thread takes the buffer a few times a
 //! second, or at once when it fills. A sink that fails is tried again and again with the lines that are still to be
-//! written; when the buffer is full, further lines are dropped and counted. A line is written whole or not at all.
+//! written; when the buffer is full, further lines are dropped and counted. A file gets a line whole or not at all.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -78,6 +78,8 @@ impl Audit {
         let mut buffer = self.shared.hold();
         if buffer.bytes.len() >= BUFFER_BYTES || buffer.closed {
             drop(buffer);
+            // the sink hangs: it does not even fail
+            self.shared.failing.store(true, Ordering::Relaxed);
             self.shared.metrics.audit_dropped.inc();
             return;
         }
@@ -184,10 +186,10 @@ impl Sink {
     fn write(&mut self, lines: &[u8], reopen: bool) -> (usize, Option<io::Error>) {
         match self {
             Self::Stdout => {
-                let mut out = io::stdout().lock();
-                match out.write_all(lines).and_then(|()| out.flush()) {
+                match append(&mut io::stdout().lock(), lines) {
                     Ok(()) => (lines.len(), None),
-                    Err(error) => (0, Some(error)),
+                    // what follows completes the line that was cut
+                    Err((error, written)) => (written, Some(error)),
                 }
             }
             Self::File(file) => file.write(lines, reopen),
@@ -205,6 +207,8 @@ struct LogFile {
     file: Option<File>,
     /// Bytes in the file.
     length: u64,
+    /// The length at which it is rotated.
+    limit: u64,
     rotate_bytes: Option<u64>,
     keep: u32,
     checked_at: Instant,
@@ -217,6 +221,7 @@ impl LogFile {
             path: path.to_owned(),
             file: Some(file),
             length,
+            limit: config.rotate_bytes.unwrap_or(u64::MAX),
             rotate_bytes: config.rotate_bytes,
             keep: config.keep,
             checked_at: Instant::now(),
@@ -250,13 +255,18 @@ impl LogFile {
     /// Writes as many whole lines as fit into this file, rotating first when none does. On failure says how many bytes of
     /// whole lines got out.
     fn write_batch(&mut self, lines: &[u8]) -> Result<usize, (io::Error, usize)> {
-        let fits = self.rotate_bytes.map_or(u64::MAX, |max| max.saturating_sub(self.length));
+        let fits = self.limit.saturating_sub(self.length);
         let mut end = lines.len();
         if end as u64 > fits {
             let within = &lines[..usize::try_from(fits).unwrap_or(end)];
             end = memchr::memrchr(b'\n', within).map_or(0, |i| i + 1);
             if end == 0 && self.length > 0 {
-                return self.rotate().map(|()| 0).map_err(|error| (error, 0));
+                if let Err(error) = self.rotate() {
+                    // it cannot be moved: the lines matter more, and it is tried again after as many bytes
+                    tracing::error!(%error, path = %self.path.display(), "the audit file cannot be rotated");
+                    self.limit = self.length.saturating_add(self.rotate_bytes.unwrap_or(u64::MAX));
+                }
+                return Ok(0);
             }
             if end == 0 {
                 // longer than a whole file may be: it gets one of its own
@@ -298,6 +308,7 @@ impl LogFile {
         let (file, length) = open_append(&self.path)?;
         self.file = Some(file);
         self.length = length;
+        self.limit = self.rotate_bytes.unwrap_or(u64::MAX);
         Ok(())
     }
 
@@ -323,10 +334,10 @@ impl LogFile {
     }
 }
 
-fn append(file: &mut File, mut bytes: &[u8]) -> Result<(), (io::Error, usize)> {
+fn append(sink: &mut impl Write, mut bytes: &[u8]) -> Result<(), (io::Error, usize)> {
     let total = bytes.len();
     while !bytes.is_empty() {
-        match file.write(bytes) {
+        match sink.write(bytes) {
             Ok(0) => return Err((io::ErrorKind::WriteZero.into(), total - bytes.len())),
             Ok(n) => bytes = &bytes[n..],
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
+use nevertwice_domain::entry::Entry;
 use nevertwice_domain::outcome::OwnCode;
 
 use crate::Shared;
@@ -103,26 +104,38 @@ async fn approach(
 /// One attempt at the upstream. Runs to its end even if the client leaves, when others wait for how it lands.
 async fn attempt(gateway: Arc<Shared>, call: Box<Call>, mut record: Box<Record>) -> Response<Reply> {
     match answer(&gateway, call, &mut record).await {
-        Ok((answer, permit)) => reply::live(answer, permit, record),
+        Ok(Ending::Live(answer, permit)) => reply::live(*answer, permit, record),
+        Ok(Ending::Known(entry)) => reply::replay(&gateway, &entry, record),
         Err(rejection) => reply::own(rejection, record),
     }
 }
 
-async fn answer(
-    gateway: &Shared,
-    mut call: Box<Call>,
-    record: &mut Record,
-) -> Result<(Answer, Permit), Rejection> {
-    // a request that found no place says nothing about the document: only if it was the last one are waiters released
-    let permit = admit::place(&call, record).await?;
+/// What an attempt ends with.
+enum Ending {
+    /// The upstream's answer, which keeps its place until its body ends.
+    Live(Box<Answer>, Permit),
+    /// The verdict became known while it waited for a place.
+    Known(Arc<Entry>),
+}
+
+async fn answer(gateway: &Shared, mut call: Box<Call>, record: &mut Record) -> Result<Ending, Rejection> {
+    // a request that found no place says nothing about the document: if it led, another one leads
+    let (permit, waited) = admit::place(&call, record).await?;
+    if waited && let Some(entry) = recall::look_again(gateway, &mut call).await {
+        call.land_with_verdict();
+        return Ok(Ending::Known(entry));
+    }
     let judged = async {
-        let answer = dispatch::send(gateway, &mut call, record).await?;
+        let answer = dispatch::send(&mut call, record).await?;
         judge::judge(gateway, &call, answer, record.uploaded())
             .await
             .inspect_err(|_| record.end = Some("answer_body"))
     };
     match judged.await {
-        Ok(judged) => Ok((remember::remember(gateway, call, judged, record).await, permit)),
+        Ok(judged) => {
+            let answer = remember::remember(gateway, call, judged, record).await;
+            Ok(Ending::Live(Box::new(answer), permit))
+        }
         Err(rejection) => {
             call.land_without_verdict();
             Err(rejection)

@@ -20,10 +20,8 @@ use std::time::Duration;
 
 use nevertwice_config::checked::{AuditSink, Checked, Http, Limits};
 use nevertwice_domain::clock::Clock;
-use nevertwice_domain::entry::Entry;
 use nevertwice_domain::fingerprint::DeploymentKey;
 use nevertwice_domain::outcome::OwnCode;
-use nevertwice_domain::tenant::TenantId;
 use nevertwice_store::RefusalStore;
 use secrecy::ExposeSecret;
 use tokio::sync::Semaphore;
@@ -31,6 +29,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::audit::Audit;
 use crate::body::budget::Budget;
+use crate::body::outbound::Bounds;
 use crate::exchange::identify::Tenants;
 use crate::memory::Memory;
 use crate::metrics::{Metrics, UpstreamMetrics};
@@ -73,10 +72,10 @@ impl Shared {
         Ok(())
     }
 
-    fn count_replay(&self, entry: &Entry, tenant: &TenantId) {
-        if let Some(memory) = &self.memory {
-            memory.count_replay(entry, tenant);
-        }
+    /// What a client's body may be, on its way to an upstream that allows a silence of `idle`.
+    fn body_bounds(&self, idle: Duration) -> Bounds {
+        let idle = idle.min(self.http.body_idle_timeout);
+        Bounds { length: self.limits.body_max_bytes, idle, rate: self.http.body_min_rate }
     }
 }
 
@@ -115,6 +114,7 @@ impl Gateway {
             })?),
         };
         check_spill_dir(&config.limits)?;
+        let tracker = TaskTracker::new();
         let memory = match (&config.memory, on.store) {
             (Some(memory), Some(store)) => {
                 let key = match &memory.key_secret {
@@ -127,9 +127,11 @@ impl Gateway {
                     memory.max_entries,
                     memory.statuses
                 );
-                Some(Memory::new(memory, key, store, Arc::clone(&on.clock), Arc::clone(&metrics)))
+                let (clock, metrics) = (Arc::clone(&on.clock), Arc::clone(&metrics));
+                Some(Memory::new(memory, key, store, clock, metrics, tracker.clone()))
             }
-            _ => None,
+            (Some(_), None) => return Err(StartError::NoStore),
+            (None, _) => None,
         };
         let tenants = Tenants::new(config.identity, &metrics);
         let ids = tenants.ids();
@@ -161,7 +163,7 @@ impl Gateway {
             metrics,
             any_route: "*".into(),
             clock: on.clock,
-            tracker: TaskTracker::new(),
+            tracker,
             stop: stop.clone(),
             phase: AtomicU8::new(Phase::Serving as u8),
             http: config.http,

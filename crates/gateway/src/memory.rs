@@ -5,7 +5,7 @@
 mod flights;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nevertwice_config::checked::{Memory as MemoryConfig, UpstreamMemory};
 use nevertwice_domain::clock::{Clock, Millis};
@@ -17,6 +17,8 @@ use nevertwice_domain::status::StatusSet;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use nevertwice_store::{Fence, Recorded, RefusalStore, StoreError};
 use quick_cache::sync::Cache;
+use tokio::time::timeout_at;
+use tokio_util::task::TaskTracker;
 
 pub(crate) use flights::{Attempt, Boarding, Flights, Landing};
 
@@ -39,6 +41,7 @@ pub(crate) struct Memory {
     pub(crate) max_body_bytes: u64,
     max_entries: u64,
     accepted: Cache<Fingerprint, Millis>,
+    tracker: TaskTracker,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
 }
@@ -53,30 +56,54 @@ pub(crate) struct Guarded {
 /// The memory's side of one upstream.
 pub(crate) struct UpstreamGuard {
     pub(crate) rules: UpstreamMemory,
-    guard: Lock<MassRefusalGuard>,
+    mass_refusal: Lock<MassRefusalGuard>,
+    /// What was recorded in this time is not used: the window before the mass-refusal guard tripped, until it recovered.
+    distrusted: Lock<Option<(Millis, Millis)>>,
 }
 
 impl UpstreamGuard {
     pub(crate) fn new(rules: UpstreamMemory) -> Self {
-        Self { rules, guard: Lock::default() }
+        Self { rules, mass_refusal: Lock::default(), distrusted: Lock::default() }
     }
 
     /// Since when the mass-refusal guard is on.
     pub(crate) fn tripped_at(&self) -> Option<Millis> {
-        self.guard.hold().tripped_at()
+        self.mass_refusal.hold().tripped_at()
     }
 
     /// Distinct documents in the guard's window: refused, and judged.
     pub(crate) fn window(&self) -> (u32, usize) {
-        self.guard.hold().window()
+        self.mass_refusal.hold().window()
     }
 
     /// An operator's word. Returns whether the guard was on.
-    pub(crate) fn recover(&self) -> bool {
-        let mut guard = self.guard.hold();
+    pub(crate) fn recover(&self, now: Millis) -> bool {
+        let mut guard = self.mass_refusal.hold();
         let was_on = guard.tripped_at().is_some();
         guard.recover();
+        drop(guard);
+        if was_on {
+            self.trust_from(now);
+        }
         was_on
+    }
+
+    /// What was recorded since `since` is not believed, until further notice. A window that began earlier goes on.
+    fn distrust_from(&self, since: Millis) {
+        let mut distrusted = self.distrusted.hold();
+        let since = distrusted.map_or(since, |(before, _)| before.min(since));
+        *distrusted = Some((since, Millis(i64::MAX)));
+    }
+
+    /// What is recorded from now on is believed again.
+    fn trust_from(&self, now: Millis) {
+        if let Some((_, until)) = self.distrusted.hold().as_mut() {
+            *until = now;
+        }
+    }
+
+    fn distrusts(&self, recorded_at: Millis) -> bool {
+        self.distrusted.hold().is_some_and(|(since, until)| since <= recorded_at && recorded_at <= until)
     }
 }
 
@@ -87,6 +114,7 @@ impl Memory {
         store: Arc<dyn RefusalStore>,
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
+        tracker: TaskTracker,
     ) -> Self {
         Self {
             store,
@@ -96,6 +124,7 @@ impl Memory {
             max_body_bytes: config.max_body_bytes,
             max_entries: config.max_entries,
             accepted: Cache::new(ACCEPTED_KEPT),
+            tracker,
             clock,
             metrics,
         }
@@ -117,21 +146,28 @@ impl Memory {
         entry: Arc<Entry>,
         asked: &Guarded,
         upstream: &UpstreamName,
-        rules: &UpstreamMemory,
+        guard: &UpstreamGuard,
     ) -> Option<Arc<Entry>> {
         let expected = Expected {
             fingerprint: &asked.fingerprint,
             scope: &asked.scope,
             upstream,
-            generation: &rules.generation,
+            generation: &guard.rules.generation,
         };
         if let Err(mismatch) = entry.verify(&expected) {
-            self.counts(|m| m.verify_failure(mismatch.label()));
-            tracing::error!(%mismatch, fingerprint = %asked.fingerprint, "an entry failed verification and was not used");
+            self.counts(|m| {
+                m.verify_failure(mismatch.label());
+                if m.may_log() {
+                    tracing::error!(%mismatch, fingerprint = %asked.fingerprint, "an entry failed verification and was not used");
+                }
+            });
             return None;
         }
         self.statuses.get(entry.status.status_code())?;
-        entry.remaining_ms(self.clock.now(), rules.life.ttl_ms).map(|_| entry)
+        if guard.distrusts(entry.recorded_at) {
+            return None;
+        }
+        entry.remaining_ms(self.clock.now(), guard.rules.life.ttl_ms).map(|_| entry)
     }
 
     /// The entry that answers this request, if this process has it at hand.
@@ -139,9 +175,9 @@ impl Memory {
         &self,
         asked: &Guarded,
         upstream: &UpstreamName,
-        rules: &UpstreamMemory,
+        guard: &UpstreamGuard,
     ) -> Option<Arc<Entry>> {
-        self.verified(self.store.near(&asked.fingerprint)?, asked, upstream, rules)
+        self.verified(self.store.near(&asked.fingerprint)?, asked, upstream, guard)
     }
 
     /// Asks the store. `None` for the fence means that the store could not be asked: nothing will be recorded.
@@ -149,11 +185,11 @@ impl Memory {
         &self,
         asked: &Guarded,
         upstream: &UpstreamName,
-        rules: &UpstreamMemory,
+        guard: &UpstreamGuard,
     ) -> (Option<Arc<Entry>>, Option<Fence>) {
         match tokio::time::timeout(RECALL_DEADLINE, self.store.recall(&asked.fingerprint)).await {
             Ok(Ok(recalled)) => {
-                let entry = recalled.entry.and_then(|entry| self.verified(entry, asked, upstream, rules));
+                let entry = recalled.entry.and_then(|entry| self.verified(entry, asked, upstream, guard));
                 (entry, Some(recalled.fence))
             }
             Ok(Err(error)) => {
@@ -182,8 +218,9 @@ impl Memory {
     ) {
         let now = self.clock.now();
         self.accepted.insert(asked.fingerprint, now);
-        let step = guard.guard.hold().accepted(&guard.rules.guard, *asked.fingerprint.as_bytes(), now);
+        let step = guard.mass_refusal.hold().accepted(&guard.rules.guard, *asked.fingerprint.as_bytes(), now);
         if step == GuardStep::Recovered {
+            guard.trust_from(now);
             tracing::warn!(%upstream, "mass-refusal guard off: the upstream accepts again, refusals are remembered again");
         }
         let alone = attempt.is_none_or(Attempt::is_alone);
@@ -201,24 +238,30 @@ impl Memory {
         }
     }
 
-    /// Records a verdict. On `Ok` it is durable, and no later request with this fingerprint reaches the upstream.
+    /// Records a verdict until `deadline` at the latest. On `Ok` it is durable, and no later request with this fingerprint
+    /// reaches the upstream.
     pub(crate) async fn record(
         &self,
         entry: Entry,
         fence: Option<Fence>,
         guard: &UpstreamGuard,
-        deadline: Duration,
+        deadline: Instant,
     ) -> Result<Arc<Entry>, NotRecorded> {
-        let (fingerprint, upstream, scope) =
-            (entry.fingerprint, entry.upstream.clone(), Arc::from(entry.scope.as_str()));
-        self.accepted.remove(&fingerprint);
+        let (key, upstream) = (entry.fingerprint, entry.upstream.clone());
+        let asked = Guarded { fingerprint: key, scope: entry.scope.as_str().into() };
+        self.accepted.remove(&key);
         self.watch(&entry.document.digest, &upstream, guard, deadline).await;
         if guard.tripped_at().is_some() {
             return Err(NotRecorded::Guard);
         }
         let fence = fence.ok_or(NotRecorded::Store)?;
         let candidate = Candidate { entry, life: guard.rules.life, max_entries: self.max_entries };
-        match tokio::time::timeout(deadline, self.store.record(candidate, fence)).await {
+        match timeout_at(deadline.into(), self.store.record(candidate, fence)).await {
+            Ok(Ok(Recorded::Stored(entry))) if guard.distrusts(entry.recorded_at) => {
+                // the guard tripped while this was written
+                self.suspect(&upstream, entry.recorded_at, deadline).await;
+                Err(NotRecorded::Guard)
+            }
             Ok(Ok(Recorded::Stored(entry))) => {
                 self.counts(|m| {
                     m.recorded.inc();
@@ -226,9 +269,12 @@ impl Memory {
                 Ok(entry)
             }
             Ok(Ok(Recorded::AlreadyThere(entry))) => {
-                // what others will be answered with has to be what they ask for
-                let asked = Guarded { fingerprint, scope };
-                self.verified(entry, &asked, &upstream, &guard.rules).ok_or(NotRecorded::Store)
+                // what others are answered with has to be what they ask for; what can never be used makes room
+                let usable = self.verified(entry, &asked, &upstream, guard);
+                if usable.is_none() {
+                    self.forget_later(key);
+                }
+                usable.ok_or(NotRecorded::Fenced)
             }
             Ok(Ok(Recorded::Unconfirmed(_))) => Err(NotRecorded::Unconfirmed),
             Ok(Ok(Recorded::Fenced)) => Err(NotRecorded::Fenced),
@@ -238,9 +284,21 @@ impl Memory {
             }
             Err(_) => {
                 self.counts(|m| m.store_error("record"));
+                // it may still be written, after an acceptance even: what was said not to be recorded must not be
+                self.forget_later(key);
                 Err(NotRecorded::Store)
             }
         }
+    }
+
+    /// Removes an entry without anybody waiting for it.
+    fn forget_later(&self, key: Fingerprint) {
+        let (store, metrics) = (Arc::clone(&self.store), Arc::clone(&self.metrics));
+        self.tracker.spawn(async move {
+            if let Err(error) = store.forget(&Selector::key(key)).await {
+                report(&metrics, "forget", &error);
+            }
+        });
     }
 
     /// Shows the refusal to the mass-refusal guard, and carries out what follows when it trips.
@@ -249,12 +307,15 @@ impl Memory {
         document: &DocumentDigest,
         upstream: &UpstreamName,
         guard: &UpstreamGuard,
-        deadline: Duration,
+        deadline: Instant,
     ) {
         let used_to_accept = self.store.has_accepted(upstream);
         let policy = &guard.rules.guard;
-        let step = guard.guard.hold().refused(policy, used_to_accept, *document.as_bytes(), self.clock.now());
+        let now = self.clock.now();
+        let step = guard.mass_refusal.hold().refused(policy, used_to_accept, *document.as_bytes(), now);
         let GuardStep::Tripped { since } = step else { return };
+        // known here at once, whatever becomes of the marks in the store
+        guard.distrust_from(since);
         tracing::error!(
             %upstream,
             distinct = policy.distinct,
@@ -262,7 +323,12 @@ impl Memory {
             "mass-refusal guard on: an upstream that used to accept refuses nearly every document, \
              nothing more is remembered and what was remembered in this window is not used"
         );
-        match tokio::time::timeout(deadline, self.store.suspect(upstream, since)).await {
+        self.suspect(upstream, since, deadline).await;
+    }
+
+    /// Marks what was recorded since then, durably.
+    async fn suspect(&self, upstream: &UpstreamName, since: Millis, deadline: Instant) {
+        match timeout_at(deadline.into(), self.store.suspect(upstream, since)).await {
             Ok(Ok(marked)) => self.counts(|m| {
                 m.suspects.inc_by(marked);
             }),

@@ -1,5 +1,5 @@
 //! Every metric series of the gateway, with its labels and help text. Labels come from closed lists and configured names
-//! alone; the series of the memory exist only while the memory is on.
+//! alone, `(none)` and `(unlisted)` beside them; the series of the memory exist only while the memory is on.
 
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock};
@@ -318,6 +318,8 @@ impl MemoryMetrics {
     /// Takes over the store's own counts; called when the series are read.
     pub(crate) fn set_store(&self, entries: u64, evictions: u64) {
         self.entries.set(i64::try_from(entries).unwrap_or(i64::MAX));
+        // two readers at once must not count the same evictions twice
+        let _one = self.logged.hold();
         let behind = evictions.saturating_sub(self.evictions.get());
         self.evictions.inc_by(behind);
     }

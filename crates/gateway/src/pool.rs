@@ -52,6 +52,15 @@ impl Pool {
         Arc::new(Self { limits, state: Lock::default() })
     }
 
+    /// A place, if there is one now.
+    pub(crate) fn try_admit(self: &Arc<Self>) -> Option<Permit> {
+        let mut state = self.state.hold();
+        let free = state.in_flight < self.limits.max_in_flight;
+        state.in_flight += usize::from(free);
+        drop(state);
+        free.then(|| Permit(Arc::clone(self)))
+    }
+
     /// A place for a request of `tenant`, at once or when its turn comes. Dropping the future gives the wait up.
     pub(crate) async fn admit(self: &Arc<Self>, tenant: &TenantId) -> Result<Permit, Shed> {
         let Some(turn) = self.enter(tenant)? else { return Ok(Permit(Arc::clone(self))) };

@@ -14,12 +14,13 @@ use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
 use hyper::service::service_fn;
 use hyper::{Request, server::conn::http1, server::conn::http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::exchange::account::OnConnection;
 use crate::metrics::Metrics;
@@ -30,6 +31,8 @@ use wire::{Timing, Wire};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long an idle HTTP/2 connection may take to end when it is asked to.
+const WIND_UP: Duration = Duration::from_secs(2);
 /// How much of a body hyper reads ahead at most.
 const READ_AHEAD: usize = 128 << 10;
 /// HTTP/2: streams at once on a connection.
@@ -203,8 +206,9 @@ where
         })
     };
     if h2 {
+        let idle = idle_h2(Arc::clone(&on_connection), timing);
         let io = TokioIo::new(Wire::opaque(stream, first, timing, on_connection));
-        let mut server = http2::Builder::new(TokioExecutor::new());
+        let mut server = http2::Builder::new(Owned(gateway.tracker.clone()));
         server
             .timer(TokioTimer::new())
             .max_concurrent_streams(H2_STREAMS)
@@ -215,7 +219,7 @@ where
             .max_header_list_size(u32::try_from(limits.header_max_bytes).unwrap_or(u32::MAX))
             .keep_alive_interval(limits.keep_alive)
             .keep_alive_timeout(Duration::from_secs(20));
-        drive(server.serve_connection(io, service), stop).await
+        drive(server.serve_connection(io, service), idle, stop).await
     } else {
         let io = TokioIo::new(Wire::checked(gateway, stream, first, timing, on_connection));
         let mut server = http1::Builder::new();
@@ -225,7 +229,33 @@ where
             // the validator in front refuses longer heads, with an answer that says so
             .max_headers(limits.header_max_count + 1)
             .max_buf_size(READ_AHEAD.max(limits.header_max_bytes * 2));
-        drive(server.serve_connection(io, service), stop).await
+        // the wire itself watches for silence on HTTP/1
+        drive(server.serve_connection(io, service), std::future::pending(), stop).await
+    }
+}
+
+/// Tasks of HTTP/2 streams belong to the tracker, like everything that runs beside a connection.
+#[derive(Clone)]
+struct Owned(TaskTracker);
+
+impl<F> hyper::rt::Executor<F> for Owned
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, task: F) {
+        self.0.spawn(task);
+    }
+}
+
+/// Ends when an HTTP/2 connection has brought no request for too long: none at all since it was made, or none since the
+/// last one ended. Answering pings is no use of it.
+async fn idle_h2(exchanges: OnConnection, timing: Timing) {
+    tokio::time::sleep(timing.head).await;
+    let mut begun = 0;
+    while exchanges.begun() > begun || exchanges.any() {
+        begun = exchanges.begun();
+        tokio::time::sleep(timing.keep_alive).await;
     }
 }
 
@@ -245,7 +275,7 @@ where
     }
 }
 
-impl<I, S> Conversation for http2::Connection<I, S, TokioExecutor>
+impl<I, S> Conversation for http2::Connection<I, S, Owned>
 where
     I: Read + Write + Unpin + 'static,
     S: hyper::service::HttpService<Incoming, ResBody = exchange::reply::Reply>,
@@ -257,18 +287,32 @@ where
     }
 }
 
-/// Runs a conversation; on a drain lets it finish what it does, and on a cut drops it.
-async fn drive(conversation: impl Conversation, stop: Stop) -> Result<(), Failure> {
+/// Runs a conversation; on a drain lets it finish what it does, and on a cut drops it. `idle` ends one that is not used.
+async fn drive(
+    conversation: impl Conversation,
+    idle: impl Future<Output = ()>,
+    stop: Stop,
+) -> Result<(), Failure> {
     let mut conversation = std::pin::pin!(conversation);
-    tokio::select! {
+    let idled = tokio::select! {
         biased;
         result = conversation.as_mut() => return Ok(result?),
-        () = stop.drain.cancelled() => conversation.as_mut().wind_up(),
-    }
+        () = stop.drain.cancelled() => false,
+        () = idle => true,
+    };
+    conversation.as_mut().wind_up();
+    let patience = async {
+        match idled {
+            // it has nothing to finish, and may not even answer
+            true => tokio::time::sleep(WIND_UP).await,
+            false => std::future::pending().await,
+        }
+    };
     tokio::select! {
         biased;
         result = conversation.as_mut() => Ok(result?),
         () = stop.cut.cancelled() => Err("cut at the end of the drain".into()),
+        () = patience => Err("idle".into()),
     }
 }
 

@@ -137,7 +137,7 @@ impl Gateway {
     #[must_use]
     pub fn recover(&self, name: &UpstreamName) -> Option<bool> {
         let upstream = self.shared.upstreams.iter().find(|u| u.name() == name)?;
-        let recovered = upstream.guard.as_ref()?.recover();
+        let recovered = upstream.guard.as_ref()?.recover(self.now());
         if recovered {
             tracing::warn!(upstream = %name, "mass-refusal guard off by an operator's word");
         }

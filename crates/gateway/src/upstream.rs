@@ -129,6 +129,9 @@ pub enum StartError {
     /// The credential has characters that no header can carry.
     #[error("the credential of upstream {0} holds characters that a header field cannot carry")]
     Credential(UpstreamName),
+    /// The memory is configured, and there is no store for it.
+    #[error("the memory is on and has no store")]
+    NoStore,
     /// TLS files that cannot be used.
     #[error("{0}")]
     Tls(String),

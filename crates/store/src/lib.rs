@@ -25,20 +25,25 @@ pub mod suite;
 /// The memory of refusals.
 ///
 /// Every method may be called from many tasks at once. Methods that are not `async` touch memory alone and never wait for
-/// I/O. An entry that has expired by its own life is never returned, and does not count.
+/// I/O. An entry that has expired by its own life is never returned, and does not count. One of another
+/// [`ENTRY_SCHEMA`](nevertwice_domain::entry::ENTRY_SCHEMA) is kept for people to see, never returned by
+/// [`RefusalStore::near`] or [`RefusalStore::recall`], and replaced by the next record.
 #[async_trait]
 pub trait RefusalStore: Send + Sync {
     /// The live entry under `key`, if this process has it in memory. Costs no I/O: it is called for every guarded request
     /// before anything else. `None` says nothing; [`RefusalStore::recall`] decides.
     fn near(&self, key: &Fingerprint) -> Option<Arc<Entry>>;
 
-    /// The live entry under `key`, and the fence for an attempt that begins now.
+    /// The live entry under `key`, and the fence for an attempt that begins now. An entry that turns out to be damaged is none:
+    /// it is dropped, so that the next refusal is recorded.
     ///
     /// # Errors
     /// When the store could not be asked; nothing is known then.
     async fn recall(&self, key: &Fingerprint) -> Result<Recalled, StoreError>;
 
-    /// Records a verdict, unless a forget that matches it came after `fence`. On return the entry is durable.
+    /// Records a verdict, unless a forget that matches it came after `fence`. On return the entry is durable. Where it replaces
+    /// one of the same document and status that has expired (for less than a day), was marked suspect or is too old for the
+    /// present rule, the tally and the time of the first refusal go on.
     ///
     /// # Errors
     /// When it could not be made durable; then it is not recorded.
@@ -86,7 +91,8 @@ pub trait RefusalStore: Send + Sync {
     /// When the store could not be asked.
     async fn list(&self, query: &ListQuery) -> Result<Page, StoreError>;
 
-    /// One entry, suspect or not, with its body and tally.
+    /// One entry, suspect or not, with its body and tally; `None` too when it turns out to be damaged, as in
+    /// [`RefusalStore::recall`].
     ///
     /// # Errors
     /// When the store could not be asked.

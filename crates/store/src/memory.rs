@@ -13,7 +13,7 @@ use nevertwice_domain::strike::{Strike, StrikeOutcome};
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
 
 use crate::fence::FenceLog;
-use crate::keeping::{is_in_a_row, is_live, is_remembered};
+use crate::keeping::{goes_on, is_in_a_row, is_live, is_servable};
 use crate::{
     Cursor, Fence, ListOrder, ListQuery, Page, Recalled, Recorded, RefusalStore, Shown, StoreError, Summary,
 };
@@ -75,7 +75,8 @@ impl State {
     }
 
     fn servable(&self, key: &Fingerprint, now: Millis) -> Option<Arc<Entry>> {
-        self.live(key, now).filter(|row| !row.suspect).map(|row| Arc::clone(&row.entry))
+        let row = self.rows.get(key).filter(|row| !row.suspect && is_servable(&row.entry, now))?;
+        Some(Arc::clone(&row.entry))
     }
 
     fn record(&mut self, candidate: Candidate, fence: Fence, now: Millis) -> Recorded {
@@ -89,7 +90,13 @@ impl State {
         let (strike, outcome) =
             life.strike(before.as_ref().map(|(strike, _)| strike), entry.status, &entry.rule, now);
         let first_at = before.filter(|_| strike.count > 1).map_or(now, |(_, first_at)| first_at);
-        if self.fences.bars(fence, &entry, first_at) {
+        let carried = self
+            .rows
+            .get(&key)
+            .filter(|old| goes_on(&old.entry, &entry, now))
+            .map(|old| (old.tally.clone(), old.entry.first_refused_at));
+        let first_refused_at = carried.as_ref().map_or(first_at, |(_, earlier)| first_at.min(*earlier));
+        if self.fences.bars(fence, &entry, first_refused_at) {
             return Recorded::Fenced;
         }
         if let Some(present) = self.servable(&key, now)
@@ -110,18 +117,9 @@ impl State {
             StrikeOutcome::Remember { ttl_ms } => ttl_ms,
         };
         entry.recorded_at = now;
-        entry.first_refused_at = first_at;
+        entry.first_refused_at = first_refused_at;
 
-        let tally = match self.rows.remove(&key) {
-            Some(old)
-                if is_remembered(&old.entry, now)
-                    && old.entry.document.digest == entry.document.digest
-                    && old.entry.status == entry.status =>
-            {
-                old.tally
-            }
-            _ => Tally::default(),
-        };
+        let tally = carried.map(|(tally, _)| tally).unwrap_or_default();
         let entry = Arc::new(entry);
         self.last_sequence += 1;
         let row = Row { entry: Arc::clone(&entry), sequence: self.last_sequence, suspect: false, tally };
@@ -156,6 +154,7 @@ impl State {
 
     fn forget(&mut self, which: &Selector, now: Millis) -> u64 {
         self.fences.push(which.clone());
+        self.fences.settle();
         self.strikes.retain(|key, row| {
             !which.matches(key, &row.document, &row.upstream, row.strike.status, row.first_at)
         });

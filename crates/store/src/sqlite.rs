@@ -22,8 +22,8 @@ use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use tokio::sync::oneshot;
 
 use self::index::{Change, Found, Index};
-use self::reader::Reader;
-use self::writer::{Outcome, Request, Work, Writer};
+use self::reader::{Read, Reader};
+use self::writer::{Answer, Outcome, Request, Work, Writer};
 use crate::{Fence, ListQuery, Page, Recalled, Recorded, RefusalStore, Shown, StoreError, StoreErrorKind};
 
 mod failure;
@@ -106,6 +106,7 @@ impl SqliteStore {
             clock: Arc::clone(&clock),
             totals: opened.totals,
             failing: false,
+            sweep_failing: false,
             queued_bytes: Arc::clone(&queued_bytes),
             reader: reader.clone(),
             reader_thread,
@@ -133,6 +134,10 @@ impl SqliteStore {
 
     /// Has the writer do it. It is done even when the caller does not wait for the answer.
     async fn ask(&self, work: Work) -> Result<Outcome, StoreError> {
+        self.send(work)?.await.unwrap_or_else(|_| Err(StoreError::closed()))
+    }
+
+    fn send(&self, work: Work) -> Result<oneshot::Receiver<Answer>, StoreError> {
         let weight = work.weight();
         if self.queued_bytes.fetch_add(weight, Ordering::Relaxed) > QUEUE_BYTES {
             self.queued_bytes.fetch_sub(weight, Ordering::Relaxed);
@@ -152,7 +157,7 @@ impl SqliteStore {
                 TrySendError::Disconnected(_) => StoreError::closed(),
             });
         }
-        answered.await.unwrap_or_else(|_| Err(StoreError::closed()))
+        Ok(answered)
     }
 
     async fn count(&self, work: Work) -> Result<u64, StoreError> {
@@ -164,14 +169,34 @@ impl SqliteStore {
         }
     }
 
-    /// The whole entry that the index has found; `None` when it has gone meanwhile.
+    /// The whole entry that the index has found; `None` when it has gone meanwhile, or is damaged and goes now.
     async fn whole(&self, key: &Fingerprint, found: Found) -> Result<Option<Arc<Entry>>, StoreError> {
         let sequence = match found {
             Found::Whole(entry) => return Ok(Some(entry)),
             Found::InFile { sequence } => sequence,
         };
-        let read = self.reader.read(sequence, *key).await?;
-        Ok(read.filter(|entry| self.index.keep(sequence, entry)))
+        Ok(match self.reader.read(sequence, *key).await? {
+            Read::Whole(entry) => Some(entry).filter(|entry| self.index.keep(sequence, entry)),
+            Read::Gone => None,
+            Read::Damaged(reason) => {
+                self.drop_damaged(*key, sequence, &reason);
+                None
+            }
+        })
+    }
+
+    /// Takes a row that cannot be read out of memory, so that the next refusal is recorded, and out of the file if that can be
+    /// done: a record under its key replaces it anyway.
+    fn drop_damaged(&self, key: Fingerprint, sequence: u64, reason: &str) {
+        if self.index.drop_damaged(&key, sequence) {
+            tracing::error!(
+                fingerprint = %key, reason,
+                "a stored entry is damaged and was dropped: the next refusal is recorded in its place"
+            );
+            if let Err(error) = self.send(Work::Drop { key, sequence }) {
+                tracing::debug!(fingerprint = %key, %error, "the damaged entry stays in the file until it is replaced");
+            }
+        }
     }
 }
 

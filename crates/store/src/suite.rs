@@ -47,7 +47,8 @@ pub async fn conformance(make: impl AsyncFn(Arc<ManualClock>) -> Arc<dyn Refusal
     }
     cases! {
         records: what_was_recorded_is_recalled_as_it_was bodies_and_fields_are_bytes the_first_writer_wins
-            a_present_entry_that_is_too_old_for_the_rule_is_replaced near_agrees_with_recall close_is_the_end;
+            a_present_entry_that_is_too_old_for_the_rule_is_replaced near_agrees_with_recall
+            an_entry_of_another_schema_is_replaced close_is_the_end;
         lives: an_entry_ends_with_its_life reads_do_not_extend_a_life a_clock_that_steps_back_does_not_stretch_a_life
             an_expired_entry_is_replaced confirmations_come_first another_verdict_starts_the_row_again
             the_ladder_climbs strikes_end_after_thirty_days strikes_are_bounded_oldest_first
@@ -58,10 +59,11 @@ pub async fn conformance(make: impl AsyncFn(Arc<ManualClock>) -> Arc<dyn Refusal
             a_forget_beats_every_older_attempt no_replay_is_lost_to_a_renewal;
         forgetting: each_condition_selects conditions_are_anded a_forget_fences_attempts_under_way
             an_unrelated_forget_fences_nobody a_forget_of_the_past_does_not_fence_a_fresh_refusal
-            a_fence_that_is_too_old_bars a_forget_resets_strikes an_acceptance_removes_and_is_remembered
+            a_fence_that_is_too_old_bars forgets_of_keys_do_not_crowd_out_the_others a_forget_resets_strikes
+            a_forget_of_one_key_leaves_the_other_strikes an_acceptance_removes_and_is_remembered
             an_acceptance_fences_nobody suspects_are_seen_and_not_served;
         counting: replays_are_counted_and_named replays_go_on_across_renewals
-            another_document_or_status_starts_a_new_tally nothing_counts_for_what_is_gone;
+            another_document_or_status_starts_a_new_tally the_first_refusal_goes_on_with_the_tally nothing_counts_for_what_is_gone;
         lists: filters_select orders_are_total pages_are_complete cursors_survive_change a_summary_has_no_body
             many_entries_are_listed;
     }

@@ -291,16 +291,86 @@ async fn a_row_that_is_damaged_while_open_is_not_replayed_and_is_replaced() -> D
     store.count_replay(&samples::fingerprint(1), &samples::tenant("a"), Millis(1));
     let intruder = rusqlite::Connection::open(directory.path().join("refusals.sqlite3"))?;
     intruder.execute("UPDATE entries SET body = x'00' WHERE sequence = 1", [])?;
-    let error = store.recall(&samples::fingerprint(1)).await.err().ok_or("it was replayed")?;
-    assert_eq!(error.kind, StoreErrorKind::Corrupt);
+    let recalled = store.recall(&samples::fingerprint(1)).await?;
+    assert!(recalled.entry.is_none(), "it was replayed");
+    assert_eq!(store.entries(), 1);
+    assert!(store.show(&samples::fingerprint(1)).await?.is_none());
     assert!(store.recall(&samples::fingerprint(2)).await?.entry.is_some());
-    assert!(matches!(store.record(samples::candidate(1), FREE).await?, Recorded::Stored(_)));
+    assert!(matches!(store.record(samples::candidate(1), recalled.fence).await?, Recorded::Stored(_)));
     let entry = store.recall(&samples::fingerprint(1)).await?.entry.ok_or("is there")?;
     assert_eq!(entry.body, samples::entry(1).body);
     assert_eq!(store.show(&samples::fingerprint(1)).await?.ok_or("is there")?.tally, Tally::default());
     drop(intruder);
     store.close().await?;
     assert_eq!(open(directory.path(), &clock())?.entries(), 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_damaged_row_that_was_only_looked_at_leaves_the_file() -> Done {
+    let directory = tempfile::tempdir()?;
+    let options = SqliteOptions { near_bytes: 0, ..SqliteOptions::default() };
+    let store = SqliteStore::open(directory.path(), clock(), options)?;
+    for n in 1..=3 {
+        store.record(samples::candidate(n), FREE).await?;
+    }
+    let intruder = rusqlite::Connection::open(directory.path().join("refusals.sqlite3"))?;
+    intruder.execute("UPDATE entries SET rule = 'other' WHERE sequence < 3", [])?;
+    drop(intruder);
+    assert!(store.recall(&samples::fingerprint(1)).await?.entry.is_none());
+    assert!(store.show(&samples::fingerprint(2)).await?.is_none());
+    store.close().await?;
+    let store = open(directory.path(), &clock())?;
+    assert_eq!(store.entries(), 1);
+    assert!(store.recall(&samples::fingerprint(3)).await?.entry.is_some());
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_entry_of_another_schema_stays_a_miss_after_a_restart() -> Done {
+    let directory = tempfile::tempdir()?;
+    let mut other = samples::candidate(1);
+    other.entry.schema += 1;
+    let store = open(directory.path(), &clock())?;
+    store.record(other, FREE).await?;
+    store.close().await?;
+    let store = open(directory.path(), &clock())?;
+    let key = samples::fingerprint(1);
+    assert!(store.recall(&key).await?.entry.is_none());
+    assert!(store.show(&key).await?.is_some());
+    assert!(store.near(&key).is_none(), "though it has been read");
+    assert!(matches!(store.record(samples::candidate(1), FREE).await?, Recorded::Stored(_)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_forget_of_a_key_that_is_not_there_writes_nothing() -> Done {
+    let directory = tempfile::tempdir()?;
+    let store = open(directory.path(), &clock())?;
+    store.record(samples::candidate(1), FREE).await?;
+    let log = || fs::read(directory.path().join("refusals.sqlite3-wal"));
+    let before = log()?;
+    for n in 2..50 {
+        assert_eq!(store.forget(&Selector::key(samples::fingerprint(n))).await?, 0);
+    }
+    let other = Selector { status: Some(samples::status(422)), ..Selector::key(samples::fingerprint(1)) };
+    assert_eq!(store.forget(&other).await?, 0);
+    assert!(log()? == before);
+    assert_eq!(store.forget(&Selector::key(samples::fingerprint(1))).await?, 1);
+    assert!(log()? != before);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_forget_of_a_key_reads_no_other_row() -> Done {
+    let directory = tempfile::tempdir()?;
+    let store = open(directory.path(), &clock())?;
+    store.record(samples::candidate(1), FREE).await?;
+    store.record(samples::candidate(2), FREE).await?;
+    let intruder = rusqlite::Connection::open(directory.path().join("refusals.sqlite3"))?;
+    intruder.execute("UPDATE entries SET document = x'00' WHERE sequence = 2", [])?;
+    assert_eq!(store.forget(&Selector::key(samples::fingerprint(1))).await?, 1);
+    assert!(store.forget(&Selector::default()).await.is_err(), "one that reads them all stumbles");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! A complete request body, held.
+//! A request body, held: gathered while it arrives, then complete.
 
 use std::io;
 use std::ops::Range;
@@ -15,8 +15,8 @@ use crate::metrics::Metrics;
 /// A body is copied into segments of this size at most: a slice of what the connection read would keep its whole read buffer
 /// alive, which may be many times longer.
 const SEGMENT: usize = 256 << 10;
-/// The smallest segment after the first.
-const SEGMENT_MIN: usize = 16 << 10;
+/// The smallest segment of a body whose length is not known.
+const SEGMENT_MIN: u64 = 4 << 10;
 /// What is gathered before it is written to disk at once.
 const SPILL_BATCH: usize = 128 << 10;
 /// After a chunk of this size others get their turn.
@@ -28,6 +28,8 @@ pub(crate) struct Gathering {
     memory_length: u64,
     /// The segment that is being filled.
     open: BytesMut,
+    /// The length that the client stated.
+    stated: Option<u64>,
     reservation: Reservation,
     spill: Option<Spill>,
     batch: Vec<u8>,
@@ -45,6 +47,8 @@ pub(crate) struct Held {
     inner: Arc<Inner>,
     /// How the body is rewritten on its way up; empty for all but forms with neutral file names.
     edits: Arc<[Edit]>,
+    /// Its length as it goes up.
+    outbound_length: u64,
 }
 
 struct Inner {
@@ -54,12 +58,20 @@ struct Inner {
     _reservation: Reservation,
 }
 
+impl Inner {
+    fn length(&self) -> u64 {
+        self.memory_length + self.spill.as_ref().map_or(0, |s| s.length)
+    }
+}
+
 impl Gathering {
-    pub(crate) fn new(budget: &Arc<Budget>) -> Self {
+    /// For a body of `stated` bytes, if the client said how many there will be.
+    pub(crate) fn new(budget: &Arc<Budget>, stated: Option<u64>) -> Self {
         Self {
             memory: Vec::new(),
             memory_length: 0,
             open: BytesMut::new(),
+            stated,
             reservation: budget.reserve(),
             spill: None,
             batch: Vec::new(),
@@ -76,16 +88,16 @@ impl Gathering {
         dir: Option<&Path>,
         metrics: &Metrics,
     ) -> io::Result<()> {
+        let mut rest = chunk;
         if self.spill.is_none() {
-            if self.reservation.grow(chunk.len() as u64) {
-                self.keep(chunk);
+            rest = self.keep(chunk);
+            if rest.is_empty() {
                 return Ok(());
             }
             self.seal();
             self.spill = Some(Spill::create(dir).await?);
             self.batch.reserve_exact(SPILL_BATCH);
         }
-        let mut rest = chunk;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(rest.len().min(SPILL_BATCH - self.batch.len()));
             self.batch.extend_from_slice(now);
@@ -97,20 +109,28 @@ impl Gathering {
         Ok(())
     }
 
-    fn keep(&mut self, mut chunk: &[u8]) {
+    /// Keeps as much as the budget has room for, and returns the rest.
+    fn keep<'a>(&mut self, mut chunk: &'a [u8]) -> &'a [u8] {
         while !chunk.is_empty() {
             if self.open.len() == self.open.capacity() {
                 self.seal();
-                let held = usize::try_from(self.memory_length).unwrap_or(SEGMENT);
-                // the first one fits exactly: most bodies are one chunk
-                let room = if held == 0 { chunk.len() } else { held.max(SEGMENT_MIN) };
-                self.open = BytesMut::with_capacity(room.min(SEGMENT));
+                // as much as is still to come, where that is known; else segments that grow with the body
+                let room = match self.stated.and_then(|all| all.checked_sub(self.memory_length)) {
+                    Some(left) if left > 0 => left,
+                    _ => self.memory_length.max(SEGMENT_MIN),
+                };
+                let room = usize::try_from(room).unwrap_or(SEGMENT).min(SEGMENT);
+                if !self.reservation.grow(room as u64) {
+                    return chunk;
+                }
+                self.open = BytesMut::with_capacity(room);
             }
             let room = self.open.capacity() - self.open.len();
             let (now, later) = chunk.split_at(chunk.len().min(room));
             self.open.extend_from_slice(now);
             chunk = later;
         }
+        chunk
     }
 
     /// Ends the segment that is being filled.
@@ -144,24 +164,28 @@ impl Gathering {
             spill: self.spill,
             _reservation: self.reservation,
         };
-        Ok(Held { inner: Arc::new(inner), edits: Arc::new([]) })
+        let outbound_length = inner.length();
+        Ok(Held { inner: Arc::new(inner), edits: Arc::new([]), outbound_length })
     }
 }
 
 impl Held {
     /// The same body, rewritten by `edits` on its way up.
     pub(crate) fn with_edits(self, edits: Vec<Edit>) -> Self {
-        Self { edits: edits.into(), ..self }
+        let removed: u64 = edits.iter().map(|e| e.remove).sum();
+        let inserted: u64 = edits.iter().map(|e| e.insert.len() as u64).sum();
+        let outbound_length = (self.length() + inserted).saturating_sub(removed);
+        Self { edits: edits.into(), outbound_length, ..self }
     }
 
     /// Length as it arrived.
     pub(crate) fn length(&self) -> u64 {
-        self.inner.memory_length + self.inner.spill.as_ref().map_or(0, |s| s.length)
+        self.inner.length()
     }
 
     /// Length as it goes up.
     pub(crate) fn outbound_length(&self) -> u64 {
-        self.edits.iter().fold(self.length(), |n, e| (n + e.insert.len() as u64).saturating_sub(e.remove))
+        self.outbound_length
     }
 
     pub(crate) fn edits(&self) -> &Arc<[Edit]> {
@@ -220,10 +244,10 @@ impl Held {
 mod tests {
     use super::*;
 
-    async fn hold(budget: u64, chunks: &[Vec<u8>]) -> Held {
+    async fn hold(budget: u64, chunks: &[Vec<u8>], stated: Option<u64>) -> Held {
         let metrics = Arc::new(Metrics::new(false));
         let budget = Budget::new(budget, Arc::clone(&metrics));
-        let mut gathering = Gathering::new(&budget);
+        let mut gathering = Gathering::new(&budget, stated);
         for chunk in chunks {
             gathering.push(chunk, None, &metrics).await.unwrap();
         }
@@ -245,8 +269,10 @@ mod tests {
             })
             .collect();
         let whole = chunks.concat();
-        for budget in [0, 8, 32, 80_000, 600_000, 4_000_000, 100_000_000] {
-            let held = hold(budget, &chunks).await;
+        for budget in [0, 9, 34, 80_003, 600_000, 4_000_001, 100_000_002, 100_000_003] {
+            // what a client states is a hint, right or wrong
+            let stated = [None, Some(whole.len() as u64), Some(10), Some(0)][budget as usize % 4];
+            let held = hold(budget, &chunks, stated).await;
             assert_eq!(held.length(), whole.len() as u64);
             let mut back = Vec::new();
             while let Some(chunk) = held.clone().chunk(back.len() as u64).await.unwrap() {

@@ -76,15 +76,33 @@ enum Source {
 pub(crate) struct ClientBody {
     body: Arc<Lock<Option<Incoming>>>,
     hint: SizeHint,
-    limit: u64,
+    bounds: Bounds,
     empty: bool,
 }
 
+/// What a client's body may be.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    /// The most bytes.
+    pub(crate) length: u64,
+    /// The longest silence.
+    pub(crate) idle: Duration,
+    /// The least bytes per second of waiting for it, once `idle` has been waited.
+    pub(crate) rate: u64,
+}
+
+impl Bounds {
+    /// Whether a body of which `length` bytes came within `waited` comes too slowly.
+    pub(crate) fn too_slow(&self, waited: Duration, length: u64) -> bool {
+        waited > self.idle && (length as f64) < self.rate as f64 * waited.as_secs_f64()
+    }
+}
+
 impl ClientBody {
-    /// At most `limit` bytes of it are passed on.
-    pub(crate) fn new(body: Incoming, limit: u64) -> Self {
+    /// Of this body what `bounds` allow is passed on.
+    pub(crate) fn new(body: Incoming, bounds: Bounds) -> Self {
         let (hint, empty) = (body.size_hint(), body.is_end_stream());
-        Self { body: Arc::new(Lock::new(Some(body))), hint, limit, empty }
+        Self { body: Arc::new(Lock::new(Some(body))), hint, bounds, empty }
     }
 }
 
@@ -94,8 +112,8 @@ impl Outbound {
         Self { source, progress: Progress::new() }
     }
 
-    /// A client's body, passed on as it comes, never silent for longer than `idle`.
-    pub(crate) fn client(body: &ClientBody, idle: Duration) -> Self {
+    /// A client's body, passed on as it comes.
+    pub(crate) fn client(body: &ClientBody) -> Self {
         let progress = Progress::new();
         progress.ended.store(body.empty, Ordering::Relaxed);
         let source = Source::Client(Coming {
@@ -103,10 +121,11 @@ impl Outbound {
             body: None,
             hint: body.hint,
             ended: body.empty,
-            left: body.limit,
-            idle,
+            bounds: body.bounds,
+            length: 0,
+            waited: Duration::ZERO,
+            waiting_since: None,
             sleep: None,
-            quiet_since: Instant::now(),
         });
         Self { source, progress }
     }
@@ -175,10 +194,12 @@ struct Coming {
     /// What the client said of its length, less what has passed.
     hint: SizeHint,
     ended: bool,
-    left: u64,
-    idle: Duration,
+    bounds: Bounds,
+    length: u64,
+    /// How long the client was waited for, in all; what the upstream takes its time for does not count.
+    waited: Duration,
+    waiting_since: Option<Instant>,
     sleep: Option<Pin<Box<Sleep>>>,
-    quiet_since: Instant,
 }
 
 impl Coming {
@@ -187,7 +208,6 @@ impl Coming {
             return Poll::Ready(None);
         }
         if self.body.is_none() {
-            self.quiet_since = Instant::now();
             self.body = self.slot.hold().take();
         }
         loop {
@@ -198,15 +218,22 @@ impl Coming {
             let polled = Pin::new(&mut *body).poll_frame(cx);
             self.hint = body.size_hint();
             self.ended = body.is_end_stream();
+            if polled.is_ready()
+                && let Some(since) = self.waiting_since.take()
+            {
+                self.waited += since.elapsed();
+            }
             match polled {
                 Poll::Ready(Some(Ok(frame))) => {
-                    self.quiet_since = Instant::now();
                     // a request's trailers are not passed on: nothing announced them to the upstream
                     let Ok(data) = frame.into_data() else { continue };
-                    let Some(left) = self.left.checked_sub(data.len() as u64) else {
+                    self.length += data.len() as u64;
+                    if self.length > self.bounds.length {
                         return Poll::Ready(Some(Err(BodyFault(OwnCode::BodyTooLarge))));
-                    };
-                    self.left = left;
+                    }
+                    if self.bounds.too_slow(self.waited, self.length) {
+                        return Poll::Ready(Some(Err(BodyFault(OwnCode::BodyTimeout))));
+                    }
                     return Poll::Ready(Some(Ok(data)));
                 }
                 Poll::Ready(Some(Err(error))) => {
@@ -218,13 +245,13 @@ impl Coming {
                 }
                 Poll::Pending => {}
             }
-            let until = self.quiet_since + self.idle;
+            let until = *self.waiting_since.get_or_insert_with(Instant::now) + self.bounds.idle;
             let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until.into())));
-            std::task::ready!(sleep.as_mut().poll(cx));
-            if self.quiet_since.elapsed() >= self.idle {
-                return Poll::Ready(Some(Err(BodyFault(OwnCode::BodyTimeout))));
+            if sleep.deadline() != until.into() {
+                sleep.as_mut().reset(until.into());
             }
-            sleep.as_mut().reset((self.quiet_since + self.idle).into());
+            std::task::ready!(sleep.as_mut().poll(cx));
+            return Poll::Ready(Some(Err(BodyFault(OwnCode::BodyTimeout))));
         }
     }
 }
@@ -290,5 +317,19 @@ impl Body for Outbound {
             Source::Held(body) => SizeHint::with_exact(body.body.outbound_length() - body.sent),
             Source::Client(body) => body.hint,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_bodies_are_told_after_the_grace() {
+        let bounds = Bounds { length: u64::MAX, idle: Duration::from_secs(30), rate: 256 };
+        assert!(!bounds.too_slow(Duration::from_secs(29), 0));
+        assert!(bounds.too_slow(Duration::from_secs(31), 256 * 30));
+        assert!(!bounds.too_slow(Duration::from_secs(31), 256 * 32));
+        assert!(!Bounds { rate: 0, ..bounds }.too_slow(Duration::from_secs(3100), 0));
     }
 }

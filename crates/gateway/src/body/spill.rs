@@ -6,11 +6,15 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
 /// How much is read back at once.
 const READ_BYTES: usize = 128 << 10;
+
+/// How long one piece of disk work may take.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A file that holds the end of one body.
 #[derive(Clone)]
@@ -57,5 +61,8 @@ impl Spill {
 
 /// Disk work belongs to the blocking threads: a slow disk must not stop the other requests of a worker.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+    match tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(work)).await {
+        Ok(done) => done.map_err(io::Error::other)?,
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    }
 }

@@ -2,9 +2,11 @@
 //! series when it is dropped, so that every way out is accounted for, once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use futures_util::task::AtomicWaker;
 use http::{Method, Request, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 use nevertwice_domain::audit::{AuditEvent, bounded_path};
@@ -21,8 +23,46 @@ use crate::Shared;
 use crate::body::outbound::Progress;
 use crate::upstream::Upstream;
 
-/// Exchanges under way on one connection.
-pub(crate) type OnConnection = Arc<AtomicUsize>;
+/// The exchanges of one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Exchanges {
+    under_way: AtomicUsize,
+    begun: AtomicU64,
+    /// Woken when the last one under way ends.
+    idle: AtomicWaker,
+}
+
+/// The exchanges of one connection, shared with the connection.
+pub(crate) type OnConnection = Arc<Exchanges>;
+
+impl Exchanges {
+    fn begin(&self) {
+        self.under_way.fetch_add(1, Ordering::AcqRel);
+        self.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        if self.under_way.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.idle.wake();
+        }
+    }
+
+    /// Whether one is under way.
+    pub(crate) fn any(&self) -> bool {
+        self.under_way.load(Ordering::Acquire) > 0
+    }
+
+    /// How many have begun.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Ready when none is under way.
+    pub(crate) fn poll_idle(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.idle.register(cx.waker());
+        if self.any() { Poll::Pending } else { Poll::Ready(()) }
+    }
+}
 
 /// What is known of a request so far. It is moved along with the request, so it lives in a box.
 pub(crate) struct Record {
@@ -67,7 +107,7 @@ struct Exchanging(OnConnection);
 
 impl Drop for Exchanging {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
+        self.0.end();
     }
 }
 
@@ -78,7 +118,7 @@ impl Record {
         connection: &OnConnection,
     ) -> Box<Self> {
         let traceparent = request.headers().get(&headers::TRACEPARENT).map(|v| v.as_bytes());
-        connection.fetch_add(1, Ordering::Acquire);
+        connection.begin();
         Box::new(Self {
             gateway: Arc::clone(gateway),
             began: Instant::now(),
@@ -120,6 +160,16 @@ impl Record {
         self.route = Some(Arc::clone(&plan.route));
     }
 
+    /// Runs something beside this exchange.
+    pub(super) fn watch_beside(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.gateway.tracker.spawn(task);
+    }
+
+    /// How long the client may take nothing of its answer.
+    pub(super) fn write_stall(&self) -> Duration {
+        self.gateway.http.write_stall_timeout
+    }
+
     /// Whether the whole request body went up.
     pub(super) fn uploaded(&self) -> bool {
         self.upload.as_ref().is_none_or(|progress| progress.state().1)
@@ -142,6 +192,14 @@ impl Record {
         if let Some(upstream) = &self.upstream {
             let others = self.read_wait + self.flight_wait + self.queue_wait + self.upstream_wait;
             upstream.metrics.overhead.observe(self.began.elapsed().saturating_sub(others).as_secs_f64());
+        }
+    }
+
+    /// A held body was counted while it was read; one that passes, while it went up.
+    fn bytes_in(&self) -> u64 {
+        match (&self.upload, self.bytes_in) {
+            (Some(upload), 0) => upload.sent(),
+            (_, read) => read,
         }
     }
 
@@ -184,7 +242,7 @@ impl Record {
             cache_hit: matches!(outcome, Outcome::Replayed(_)),
             fingerprint: self.fingerprint,
             document_sha256: self.document,
-            bytes_in: self.bytes_in.max(self.upload.as_ref().map_or(0, |p| p.sent())),
+            bytes_in: self.bytes_in(),
             bytes_out: self.bytes_out,
             upstream_ms: ceil_ms(self.upstream_wait),
             total_ms: ceil_ms(total),

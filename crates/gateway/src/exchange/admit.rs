@@ -9,13 +9,16 @@ use super::account::Record;
 use super::recall::Call;
 use crate::pool::{Permit, Shed};
 
-/// Waits for a place in the upstream's pool.
-pub(super) async fn place(call: &Call, record: &mut Record) -> Result<Permit, Rejection> {
+/// Waits for a place in the upstream's pool. Says also whether it had to.
+pub(super) async fn place(call: &Call, record: &mut Record) -> Result<(Permit, bool), Rejection> {
     let pool = &call.plan.upstream.pool;
+    if let Some(permit) = pool.try_admit() {
+        return Ok((permit, false));
+    }
     let began = Instant::now();
     let admitted = pool.admit(&call.plan.tenant.id).await;
     record.queue_wait = began.elapsed();
-    admitted.map_err(|shed| Rejection {
+    admitted.map(|permit| (permit, true)).map_err(|shed| Rejection {
         code: match shed {
             Shed::Full => OwnCode::PoolFull,
             Shed::TimedOut => OwnCode::QueueTimeout,

@@ -1,4 +1,4 @@
-//! An attempt that others wait for runs to its end, whether or not its own client stays.
+//! An attempt that others may wait for runs to its end, whether or not its own client stays.
 //!
 //! As long as the client is there, the attempt is driven by the client's connection, at no extra cost. When the connection
 //! drops it, the tracker takes over.

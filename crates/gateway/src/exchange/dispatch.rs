@@ -8,31 +8,25 @@ use hyper::body::Incoming;
 use super::Rejection;
 use super::account::Record;
 use super::recall::Call;
-use crate::Shared;
 
 /// Sends the request and returns the head of the answer.
-pub(super) async fn send(
-    gateway: &Shared,
-    call: &mut Call,
-    record: &mut Record,
-) -> Result<Response<Incoming>, Rejection> {
+pub(super) async fn send(call: &mut Call, record: &mut Record) -> Result<Response<Incoming>, Rejection> {
     let Call { plan, head, body, .. } = call;
     let upstream = &plan.upstream;
-    upstream.metrics.attempts.inc();
-    record.attempts += 1;
     let began = Instant::now();
     let answer = upstream.client.send(&plan.path, head, || {
-        let body = body.outbound(upstream.config.idle_timeout.min(gateway.http.body_idle_timeout));
+        let body = body.outbound();
         record.upload = Some(body.progress());
         body
     });
     let answer = answer.await;
     record.upstream_wait = began.elapsed();
+    if answer.as_ref().err().is_none_or(|error| !error.unsent) {
+        upstream.metrics.attempts.inc();
+        record.attempts += 1;
+    }
     answer.map_err(|error| {
         record.end = Some(error.detail);
-        if error.unsent {
-            record.attempts -= 1;
-        }
         error.code.into()
     })
 }

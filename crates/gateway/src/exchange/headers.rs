@@ -77,6 +77,10 @@ fn strip_markers(headers: &mut HeaderMap) {
     for name in [&MARKER, &MARKER_ENTRY, &GATEWAY_ERROR] {
         headers.remove(name);
     }
+    let own = |value: &HeaderValue| memchr::memmem::find(value.as_bytes(), b"nevertwice").is_some();
+    if headers.get_all(&CACHE_STATUS).iter().any(own) {
+        headers.remove(&CACHE_STATUS);
+    }
 }
 
 /// The client fields that go upstream on a guarded route, beside the route's `key_headers`: all of them are in the key.

@@ -1,4 +1,4 @@
-//! Who is asking. A key beats the tenant header; two things that contradict each other are refused.
+//! Who is asking: a key, or the tenant header. Two things that contradict each other are refused.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //! Elsewhere it is passed on as it comes.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::header;
@@ -54,7 +54,7 @@ pub(super) async fn take(
     if plan.guarded.is_none() {
         return Ok(Taken::Passing(body));
     }
-    let mut reading = Reading::new(gateway, plan, head);
+    let mut reading = Reading::new(gateway, plan, head, body.size_hint().exact());
     let read = read_all(gateway, body, &mut reading, record).await;
     record.bytes_in = reading.length;
     read?;
@@ -113,7 +113,7 @@ async fn wait_for_frame(
     let waiting = Instant::now();
     let frame = tokio::time::timeout(limits.body_idle_timeout, body.frame()).await;
     record.read_wait += waiting.elapsed();
-    if too_slow(began.elapsed(), length, limits.body_idle_timeout, limits.body_min_rate) {
+    if gateway.body_bounds(limits.body_idle_timeout).too_slow(began.elapsed(), length) {
         return Err(Rejection::with(
             OwnCode::BodyTimeout,
             "the body arrives more slowly than the gateway allows",
@@ -122,13 +122,8 @@ async fn wait_for_frame(
     frame.map_err(|_| Rejection::with(OwnCode::BodyTimeout, "no byte of the body arrived for too long"))
 }
 
-/// Whether a body that has been coming for `elapsed` came more slowly than `rate` bytes per second, once `grace` is over.
-fn too_slow(elapsed: Duration, length: u64, grace: Duration, rate: u64) -> bool {
-    elapsed > grace && (length as f64) < rate as f64 * elapsed.as_secs_f64()
-}
-
 impl Reading {
-    fn new(gateway: &Shared, plan: &Plan, head: &Parts) -> Self {
+    fn new(gateway: &Shared, plan: &Plan, head: &Parts, stated: Option<u64>) -> Self {
         let mut types = head.headers.get_all(header::CONTENT_TYPE).iter();
         let coded = head.headers.contains_key(header::CONTENT_ENCODING);
         let boundary = match (types.next(), types.next(), coded) {
@@ -140,7 +135,7 @@ impl Reading {
             Some((boundary, rule)) => Digester::Form(Box::new(FormReader::new(&boundary, rule))),
             None => Digester::Raw(Box::default()),
         };
-        Self { gathering: Gathering::new(&gateway.budget), digester, length: 0 }
+        Self { gathering: Gathering::new(&gateway.budget, stated), digester, length: 0 }
     }
 
     async fn push(&mut self, chunk: Bytes, gateway: &Shared) -> Result<(), Rejection> {
@@ -194,18 +189,4 @@ fn empty() -> Rejection {
 fn spill_failed(error: std::io::Error) -> Rejection {
     tracing::error!(%error, "a request body could not be kept on disk");
     OwnCode::SpillFailed.into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slow_bodies_are_told_after_the_grace() {
-        let grace = Duration::from_secs(30);
-        assert!(!too_slow(Duration::from_secs(29), 0, grace, 256));
-        assert!(too_slow(Duration::from_secs(31), 256 * 30, grace, 256));
-        assert!(!too_slow(Duration::from_secs(31), 256 * 32, grace, 256));
-        assert!(!too_slow(Duration::from_secs(3100), 0, grace, 0));
-    }
 }

@@ -15,6 +15,9 @@ use super::Rejection;
 use super::recall::Call;
 use crate::Shared;
 
+/// What an upstream can tell before it has read the document: that it is too long, or of the wrong type.
+const SEEN_IN_THE_HEAD: [u16; 2] = [413, 415];
+
 /// The longest header value that a replay keeps, in bytes.
 const MAX_FIELD: usize = 4096;
 
@@ -66,11 +69,10 @@ pub(super) async fn judge(
     let refusal =
         profile::may_be_verdict(&memory.statuses, rules.honor_cache_control, head.status, &head.headers);
     let refusal = match refusal {
-        None if head.status.is_success() => Err(Meaning::Accepted),
+        None if head.status.is_success() && uploaded => Err(Meaning::Accepted),
         None => Err(Meaning::Nothing),
         Some(Err(reason)) => Err(Meaning::NotRecorded(reason)),
-        // it has not seen the document; of its length and type the head has told it
-        Some(Ok(status)) if !uploaded && ![413, 415].contains(&status.get()) => {
+        Some(Ok(status)) if !uploaded && !SEEN_IN_THE_HEAD.contains(&status.get()) => {
             Err(Meaning::NotRecorded(NotRecorded::Incomplete))
         }
         Some(Ok(_)) if ends_with_the_connection(&head, &body) => {

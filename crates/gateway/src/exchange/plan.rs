@@ -37,7 +37,7 @@ pub(super) fn route(gateway: &Shared, tenant: Arc<Tenant>, head: &Parts) -> Resu
     if !path.starts_with('/') {
         return Err(OwnCode::NoRoute.into());
     }
-    if path.split('/').any(is_dot_segment) {
+    if path.contains(['.', '%']) && has_dot_segment(path) {
         return Err(Rejection::with(
             OwnCode::BadRequest,
             "the path has a dot segment, which could lead out of its route",
@@ -81,13 +81,10 @@ fn rebase(path: &str, query: Option<&str>) -> Result<PathAndQuery, Rejection> {
     PathAndQuery::from_maybe_shared(text).map_err(|_| OwnCode::BadRequest.into())
 }
 
-/// `.` or `..`, also with escaped dots.
-fn is_dot_segment(segment: &str) -> bool {
-    if segment.len() > 6 || !(segment.starts_with('.') || segment.starts_with('%')) {
-        return false;
-    }
-    let plain = segment.to_ascii_lowercase().replace("%2e", ".");
-    plain == "." || plain == ".."
+/// Whether a segment is `.` or `..` to anybody: also with escaped dots and slashes, backslashes, and parameters behind.
+fn has_dot_segment(path: &str) -> bool {
+    let plain = path.to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/").replace("%5c", "/");
+    plain.split(['/', '\\']).any(|segment| matches!(segment.split(';').next(), Some("." | "..")))
 }
 
 /// What the framing validator has seen on HTTP/1, seen again where it does not look (HTTP/2).
@@ -115,11 +112,21 @@ mod tests {
 
     #[test]
     fn dot_segments_in_all_their_spellings() {
-        for dot in [".", "..", "%2e", "%2E%2e", ".%2e", "%2E."] {
-            assert!(is_dot_segment(dot), "{dot}");
+        for dot in [
+            "/.",
+            "/a/..",
+            "/%2e",
+            "/%2E%2e/x",
+            "/.%2e",
+            "/..%2fx",
+            "/a%5C..",
+            "/..;a=1/x",
+            "/a%2F%2e%2e%2Fb",
+        ] {
+            assert!(has_dot_segment(dot), "{dot}");
         }
-        for plain in ["", "...", "a", ".a", "%2f", "%2e%2e%2e", ".well-known"] {
-            assert!(!is_dot_segment(plain), "{plain}");
+        for plain in ["/", "/...", "/a.b", "/.a", "/a%2fb", "/%2e%2e%2e", "/.well-known", "/a;..", "/x..y"] {
+            assert!(!has_dot_segment(plain), "{plain}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Whether the answer is known already; and if it is not, whose attempt it is to find out.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::header;
 use http::request::Parts;
@@ -47,7 +47,7 @@ pub(super) enum CallBody {
 /// A guarded request that the memory does not know.
 pub(super) struct Asked {
     pub(super) key: Guarded,
-    /// The attempt that others may wait for; `None` in observe mode.
+    /// The attempt that others may wait for; `None` once it has landed.
     pub(super) attempt: Option<Attempt>,
     /// `None` = the store could not be asked, and nothing will be recorded.
     pub(super) fence: Option<Fence>,
@@ -65,14 +65,21 @@ impl Call {
             attempt.land(Landing::NoVerdict);
         }
     }
+
+    /// The verdict is there: whoever waits looks it up.
+    pub(super) fn land_with_verdict(self) {
+        if let Some(attempt) = self.asked.and_then(|a| a.attempt) {
+            attempt.land(Landing::Verdict);
+        }
+    }
 }
 
 impl CallBody {
     /// The body for one try.
-    pub(super) fn outbound(&self, idle: Duration) -> Outbound {
+    pub(super) fn outbound(&self) -> Outbound {
         match self {
             Self::Document(document) => Outbound::held(document.body.clone()),
-            Self::Passing(body) => Outbound::client(body, idle),
+            Self::Passing(body) => Outbound::client(body),
         }
     }
 }
@@ -92,9 +99,10 @@ pub(super) async fn recall(
             head.headers = headers::passing(&head.headers, &gateway.tenants, &upstream, &record.trace);
             headers::set_credential(&mut head.headers, &upstream);
             let body = match taken {
-                Taken::Passing(body) => {
-                    CallBody::Passing(ClientBody::new(body, gateway.limits.body_max_bytes))
-                }
+                Taken::Passing(body) => CallBody::Passing(ClientBody::new(
+                    body,
+                    gateway.body_bounds(upstream.config.idle_timeout),
+                )),
                 Taken::Document(document) => CallBody::Document(document),
             };
             return Ok(Recall::Unknown(Box::new(Call { plan, head, body, asked: None })));
@@ -157,38 +165,72 @@ async fn ask(
     key: Guarded,
     record: &mut Record,
 ) -> Result<Asked, Arc<Entry>> {
-    let (name, rules) = (plan.upstream.name(), &guard.rules);
-    if let Some(entry) = memory.near(&key, name, rules) {
+    let name = plan.upstream.name();
+    if let Some(entry) = memory.near(&key, name, guard) {
         return Err(entry);
     }
-    let attempt = match board(memory, guard, &key) {
-        Boarding::Attempt(attempt) => attempt,
-        Boarding::Wait(mut landing) => {
-            let began = Instant::now();
-            let landed = landing.wait_for(|l| !matches!(l, Landing::InFlight));
-            let landed = tokio::time::timeout(rules.single_flight_wait, landed).await;
-            record.flight_wait = began.elapsed();
-            match landed {
-                Ok(Ok(landing)) => {
-                    if let Landing::Verdict(entry) = &*landing {
-                        memory.waited("verdict");
-                        return Err(Arc::clone(entry));
-                    }
-                    memory.waited("released");
-                }
-                Ok(Err(_)) => memory.waited("released"),
-                Err(_) => memory.waited("timed_out"),
-            }
-            memory.flights.join(key.fingerprint)
-        }
+    let attempt = match wait_for_landing(memory, guard, &key, record).await {
+        Some(attempt) => attempt,
+        None => match memory.near(&key, name, guard) {
+            Some(entry) => return Err(entry),
+            // forgotten in this moment, or not at hand: the store knows
+            None => memory.flights.join(key.fingerprint),
+        },
     };
     // a verdict may have landed since the first look; from here on the fence counts
-    let (entry, fence) = memory.recall(&key, name, rules).await;
+    let (entry, fence) = memory.recall(&key, name, guard).await;
     if let Some(entry) = entry {
-        attempt.land(Landing::Verdict(Arc::clone(&entry)));
+        attempt.land(Landing::Verdict);
         return Err(entry);
     }
     Ok(Asked { key, attempt: Some(attempt), fence })
+}
+
+/// The attempt that this request makes, at once or after waiting for another; `None` = a verdict has landed.
+async fn wait_for_landing(
+    memory: &Memory,
+    guard: &UpstreamGuard,
+    key: &Guarded,
+    record: &mut Record,
+) -> Option<Attempt> {
+    let began = Instant::now();
+    let until = began + guard.rules.single_flight_wait;
+    loop {
+        let mut landing = match board(memory, guard, key) {
+            Boarding::Attempt(attempt) => return Some(attempt),
+            Boarding::Wait(landing) => landing,
+        };
+        let landed = landing.wait_for(|l| *l != Landing::InFlight);
+        let landed = tokio::time::timeout_at(until.into(), landed).await;
+        record.flight_wait = began.elapsed();
+        match landed {
+            Ok(Ok(landing)) if *landing == Landing::Verdict => {
+                memory.waited("verdict");
+                return None;
+            }
+            Ok(Ok(landing)) if *landing == Landing::GivenUp => memory.waited("given_up"),
+            Ok(_) => {
+                memory.waited("released");
+                return Some(memory.flights.join(key.fingerprint));
+            }
+            Err(_) => {
+                memory.waited("timed_out");
+                return Some(memory.flights.join(key.fingerprint));
+            }
+        }
+    }
+}
+
+/// Whether a verdict became known while this request waited for its place: then it does not go up any more.
+pub(super) async fn look_again(gateway: &Shared, call: &mut Call) -> Option<Arc<Entry>> {
+    let (memory, guard) = (gateway.memory.as_ref()?, call.plan.upstream.guard.as_ref()?);
+    let asked = call.asked.as_mut()?;
+    if guard.rules.mode == Mode::Observe {
+        return None;
+    }
+    let (entry, fence) = memory.recall(&asked.key, call.plan.upstream.name(), guard).await;
+    asked.fence = fence;
+    entry
 }
 
 fn board(memory: &Memory, guard: &UpstreamGuard, key: &Guarded) -> Boarding {
@@ -207,10 +249,12 @@ async fn observe(
     key: Guarded,
     record: &mut Record,
 ) -> Asked {
-    let (entry, fence) = memory.recall(&key, plan.upstream.name(), &guard.rules).await;
+    // others are not made to wait, but what is under way has to be known when one of them is accepted
+    let attempt = memory.flights.join(key.fingerprint);
+    let (entry, fence) = memory.recall(&key, plan.upstream.name(), guard).await;
     record.would_replay = Some(entry.is_some());
     if let Some(entry) = entry {
         plan.upstream.metrics.would_replay(entry.status);
     }
-    Asked { key, attempt: None, fence }
+    Asked { key, attempt: Some(attempt), fence }
 }

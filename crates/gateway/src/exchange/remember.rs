@@ -1,9 +1,8 @@
-//! What is learned from an answer is remembered before the answer is released: once any caller has seen a verdict, no later
-//! request with its fingerprint reaches the upstream.
+//! What is learned from an answer is remembered before the answer is released: once any caller has seen a recorded verdict,
+//! no later request with its fingerprint reaches the upstream.
 
 use std::io;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderName, header, response};
@@ -40,8 +39,8 @@ pub(super) async fn remember(
     let landing = match (&answer.meaning, &body) {
         (Meaning::Nothing, _) => Landing::NoVerdict,
         (Meaning::Accepted, _) => {
-            let deadline = left(guard, &answer);
-            memory.accept(&asked.key, upstream.name(), guard, attempt.as_ref(), deadline).await;
+            let left = until(guard, &answer).saturating_duration_since(Instant::now());
+            memory.accept(&asked.key, upstream.name(), guard, attempt.as_ref(), left).await;
             Landing::NoVerdict
         }
         (Meaning::NotRecorded(reason), _) => {
@@ -59,7 +58,7 @@ pub(super) async fn remember(
                 verdict,
             };
             match refused.record(document, &answer, record).await {
-                Ok(entry) => Landing::Verdict(entry),
+                Ok(()) => Landing::Verdict,
                 Err(reason) => {
                     memory.not_recorded(reason);
                     Landing::NoVerdict
@@ -75,9 +74,9 @@ pub(super) async fn remember(
     answer
 }
 
-/// What is left of the time that an answer's head may wait.
-fn left(guard: &UpstreamGuard, answer: &Answer) -> Duration {
-    guard.rules.judge_wait.saturating_sub(answer.at.elapsed()).max(LEAST_WAIT)
+/// Until when the answer's head may wait.
+fn until(guard: &UpstreamGuard, answer: &Answer) -> Instant {
+    (answer.at + guard.rules.judge_wait).max(Instant::now() + LEAST_WAIT)
 }
 
 struct Refused<'a> {
@@ -96,12 +95,17 @@ impl Refused<'_> {
         document: &Document,
         answer: &Answer,
         record: &mut Record,
-    ) -> Result<Arc<Entry>, NotRecorded> {
+    ) -> Result<(), NotRecorded> {
         let AnswerBody::Whole(body) = &answer.body else { return Err(NotRecorded::Incomplete) };
-        let facts = document.facts().await.map_err(|error| {
-            tracing::error!(%error, "a document could not be read back from disk, its refusal is not remembered");
-            NotRecorded::Incomplete
-        })?;
+        let deadline = until(self.guard, answer);
+        let facts = match tokio::time::timeout_at(deadline.into(), document.facts()).await {
+            Ok(Ok(facts)) => facts,
+            Ok(Err(error)) => {
+                tracing::error!(%error, "a document could not be read back from disk, its refusal is not remembered");
+                return Err(NotRecorded::Incomplete);
+            }
+            Err(_) => return Err(NotRecorded::Incomplete),
+        };
         record.document = Some(facts.digest);
         let now = self.gateway.clock.now();
         let entry = Entry {
@@ -121,11 +125,11 @@ impl Refused<'_> {
             recorded_at: now,
             ttl_ms: self.guard.rules.life.ttl_ms,
         };
-        let entry = self.memory.record(entry, self.asked.fence, self.guard, left(self.guard, answer)).await?;
+        self.memory.record(entry, self.asked.fence, self.guard, deadline).await?;
         if let (Some(doubt), Some(metrics)) = (self.verdict.doubt, &self.gateway.metrics.memory) {
             metrics.doubt(doubt);
         }
-        Ok(entry)
+        Ok(())
     }
 }
 

@@ -21,8 +21,8 @@ use crate::pool::Permit;
 /// The upstream's own refusal, from the memory: byte for byte, and marked.
 pub(super) fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<Reply> {
     let upstream = record.upstream();
-    if let Some(tenant) = record.tenant_id() {
-        gateway.count_replay(entry, &tenant);
+    if let (Some(memory), Some(tenant)) = (&gateway.memory, record.tenant_id()) {
+        memory.count_replay(entry, &tenant);
     }
     if let Some(upstream) = &upstream {
         upstream.metrics.replayed(entry.status);
@@ -107,7 +107,12 @@ fn home_location(fields: &mut http::HeaderMap, upstream: &crate::upstream::Upstr
         None => None,
     };
     let (Some(prefix), Some(path)) = (prefix, uri.path_and_query()) else { return };
-    let within = path.as_str().strip_prefix(prefix).unwrap_or(path.as_str());
+    // beside the prefix is not behind this mount
+    let Some(within) =
+        path.as_str().strip_prefix(prefix).filter(|p| p.is_empty() || p.starts_with(['/', '?']))
+    else {
+        return;
+    };
     if let Ok(value) = HeaderValue::from_str(&format!("{}{within}", upstream.config.mount)) {
         fields.insert(header::LOCATION, value);
     }

@@ -1,14 +1,13 @@
 //! Attempts under way, by fingerprint: at most one at a time, unless there is a reason.
 //!
 //! The first request with a fingerprint makes the attempt, later ones wait for how it lands. A recorded verdict is theirs
-//! too; anything else releases all of them at once. Nobody waits for a request that has ended: an attempt that is dropped
-//! lands as it goes.
+//! too; anything else releases all of them at once. An attempt that is dropped is no outcome: when no other is under way,
+//! one of those who wait makes the next. So nobody waits for requests that have all ended.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use nevertwice_domain::entry::Entry;
 use nevertwice_domain::fingerprint::Fingerprint;
 use tokio::sync::watch;
 
@@ -38,14 +37,16 @@ impl Flight {
 }
 
 /// How an attempt ended, for those who wait.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Landing {
     /// It has not.
     InFlight,
     /// With a recorded verdict: the answer of all.
-    Verdict(Arc<Entry>),
+    Verdict,
     /// With anything else: everybody goes upstream.
     NoVerdict,
+    /// It was given up before anything was known: one of those who wait makes the next.
+    GivenUp,
 }
 
 /// What a request may do.
@@ -56,7 +57,7 @@ pub(crate) enum Boarding {
     Wait(watch::Receiver<Landing>),
 }
 
-/// One attempt. Landing happens at the latest when it is dropped.
+/// One attempt. It ends at the latest when it is dropped.
 pub(crate) struct Attempt {
     flights: Arc<Flights>,
     fingerprint: Fingerprint,
@@ -137,8 +138,7 @@ impl Attempt {
         let Some(flight) = shard.get_mut(&self.fingerprint) else { return };
         flight.attempts = flight.attempts.saturating_sub(1);
         if flight.attempts == 0 {
-            // an attempt that was given up is no outcome, but with nobody left to land there is nothing to wait for
-            flight.tell(landing.unwrap_or(Landing::NoVerdict));
+            flight.tell(landing.unwrap_or(Landing::GivenUp));
             shard.remove(&self.fingerprint);
         } else if let Some(landing) = landing {
             // whoever comes from now on waits for the attempts that are still under way
@@ -185,14 +185,14 @@ mod tests {
         assert_eq!(flights.waiting(&key()), 100);
         leader.land(Landing::NoVerdict);
         for mut waiter in waiters {
-            let landing = waiter.wait_for(|l| !matches!(l, Landing::InFlight)).await.unwrap().clone();
+            let landing = *waiter.wait_for(|l| !matches!(l, Landing::InFlight)).await.unwrap();
             assert!(matches!(landing, Landing::NoVerdict));
         }
         assert!(lead(&flights).is_alone(), "nothing is left of it");
     }
 
     #[test]
-    fn a_dropped_attempt_releases_waiters_unless_another_is_under_way() {
+    fn a_dropped_attempt_gives_up_unless_another_is_under_way() {
         let flights = Arc::new(Flights::default());
         let leader = lead(&flights);
         let waiter = wait(&flights);
@@ -201,7 +201,7 @@ mod tests {
         drop(other);
         assert!(matches!(*waiter.borrow(), Landing::InFlight));
         drop(leader);
-        assert!(matches!(*waiter.borrow(), Landing::NoVerdict));
+        assert!(matches!(*waiter.borrow(), Landing::GivenUp));
         assert!(flights.shards.iter().all(|s| s.hold().is_empty()));
     }
 

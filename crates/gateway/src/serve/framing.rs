@@ -10,8 +10,9 @@
 //! - memory is bounded: at most one unfinished line is kept, and none when a feed holds whole lines;
 //! - after a violation every further feed is refused, because nobody can say where the next message starts.
 //!
-//! Bytes of an unfinished line are accepted before the line is judged. That is safe because a reader that takes any
-//! line end takes it at an LF, and no LF gets past this check unjudged.
+//! Bytes of an unfinished line are accepted before the line is judged. Those of a head are told by
+//! [`Framing::unjudged`], and the wire keeps them from the HTTP library. Those of a chunk line are not kept: a reader
+//! that takes any line end takes it at an LF, and no LF gets past this check unjudged.
 
 mod grammar;
 mod violation;

@@ -4,8 +4,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use nevertwice_domain::outcome::OwnCode;
@@ -43,6 +42,8 @@ pub(super) struct Wire<S> {
     write_sleep: Timer,
     /// Whether the last write was taken: then nothing of an earlier answer waits in hyper's buffer.
     flushed: bool,
+    /// A refusal that waits for that.
+    refusing: Option<Waker>,
     closing: Closing,
 }
 
@@ -136,6 +137,7 @@ impl<S> Wire<S> {
             read_sleep: Timer::default(),
             write_sleep: Timer::default(),
             flushed: true,
+            refusing: None,
             closing: Closing::No,
         }
     }
@@ -145,8 +147,9 @@ impl Check {
     /// Looks at bytes that were just read. `Err` = they must not be used.
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), Violation> {
         self.activity += 1;
+        let heads = self.framing.requests();
         self.framing.feed(bytes)?;
-        if !self.in_head() {
+        if !self.in_head() || self.framing.requests() > heads {
             self.head_since = None;
         }
         Ok(())
@@ -258,24 +261,42 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Answers a request that could not be read and closes; to hyper the client has then ended.
+    /// Answers a request that could not be read, after the answers before it, and closes; to hyper the client has then ended.
     fn poll_refused(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // whoever ends the exchange, or writes the rest of its answer, wakes this task; the timer is for those who never do
+        if self.exchanges.poll_idle(cx).is_pending() {
+            return Poll::Pending;
+        }
+        if !self.flushed {
+            self.refusing = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
         ready!(self.poll_refusal(cx))?;
         self.poll_linger(cx)
     }
 
     fn poll_refusal(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Some(Check { refusal: Some((answer, at)), .. }) = &mut self.check else {
+        let Some((answer, mut at)) = self.check.as_mut().and_then(|c| c.refusal.take()) else {
             return Poll::Ready(Ok(()));
         };
-        while *at < answer.len() {
-            let n = ready!(Pin::new(&mut self.stream).poll_write(cx, &answer[*at..]))?;
-            if n == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        let written = loop {
+            if at == answer.len() {
+                let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+                break self.stalled(cx, flushed);
             }
-            *at += n;
+            let written = Pin::new(&mut self.stream).poll_write(cx, &answer[at..]);
+            match self.stalled(cx, written) {
+                Poll::Ready(Ok(0)) => break Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(n)) => at += n,
+                Poll::Ready(Err(error)) => break Poll::Ready(Err(error)),
+                Poll::Pending => break Poll::Pending,
+            }
+        };
+        // kept, also when it is written: no more is read from this connection
+        if let Some(check) = self.check.as_mut() {
+            check.refusal = Some((answer, at));
         }
-        Pin::new(&mut self.stream).poll_flush(cx)
+        written
     }
 
     /// Shuts the sending side, then reads what the client still sends, within bounds.
@@ -284,7 +305,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
             match &mut self.closing {
                 Closing::Done => return Poll::Ready(Ok(())),
                 Closing::No => {
-                    ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+                    let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+                    ready!(self.stalled(cx, shut))?;
                     self.closing = Closing::Lingering { since: Instant::now(), bytes: 0 };
                     self.read_sleep.stop();
                 }
@@ -323,15 +345,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        let exchanging = this.exchanges.load(Ordering::Acquire) > 0;
+        let exchanging = this.exchanges.any();
         if let Some(check) = &mut this.check {
             if !check.judged.is_empty() {
                 check.take_judged(buf);
                 return Poll::Ready(Ok(()));
             }
             if check.refusal.is_some() {
-                // hyper reads again when it has written the answer that is under way
-                return if exchanging || !this.flushed { Poll::Pending } else { this.poll_refused(cx) };
+                return this.poll_refused(cx);
             }
         }
         loop {
@@ -361,7 +382,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Wire<S> {
                 // the requests before it come first
                 return Poll::Ready(Ok(()));
             }
-            return if exchanging || !this.flushed { Poll::Pending } else { this.poll_refused(cx) };
+            return this.poll_refused(cx);
         }
     }
 }
@@ -388,6 +409,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     /// Takes note of a write. A flush is no sign of life: hyper asks for one whenever it wakes.
     fn wrote(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         self.flushed = written.is_ready();
+        if let Some(refusing) = self.refusing.take_if(|_| written.is_ready()) {
+            refusing.wake();
+        }
         if let Some(check) = self.check.as_mut().filter(|_| self.flushed) {
             check.activity += 1;
         }

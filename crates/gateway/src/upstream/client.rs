@@ -1,7 +1,8 @@
 //! The HTTP client: the only file that names it.
 //!
 //! It follows no redirect, decodes nothing, and sends a request again only when not one byte of it had been written (a
-//! pooled connection that was found dead). It speaks HTTP/1.1: there a broken exchange tells plainly whose it was.
+//! pooled connection that was found dead, or a replica that could not be connected to). It speaks HTTP/1.1: there a broken
+//! exchange tells plainly whose it was.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -21,6 +21,11 @@ pub(super) fn kind(error: &rusqlite::Error) -> StoreErrorKind {
     }
 }
 
+/// Whether what was asked for is damaged, which says nothing about the rest of the file.
+pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
+    kind(error) == StoreErrorKind::Corrupt && error.sqlite_error_code() != Some(ErrorCode::NotADatabase)
+}
+
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         kind(&error).error(format!("the refusal store failed: {error}"))

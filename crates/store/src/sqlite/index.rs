@@ -18,7 +18,7 @@ use quick_cache::Weighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 
 use super::schema::StoredTally;
-use crate::keeping::is_live;
+use crate::keeping::{is_live, is_servable};
 use crate::{Cursor, Fence, ListOrder, ListQuery, Page, Summary};
 
 const SHARDS: usize = 16;
@@ -76,6 +76,13 @@ pub(super) enum Change {
     Accepted(UpstreamName),
     /// The sequence of forgets stands here.
     Fence(Fence),
+}
+
+impl Change {
+    /// Whether it changed the file too.
+    pub(super) fn is_in_the_file(&self) -> bool {
+        !matches!(self, Self::Fence(_))
+    }
 }
 
 /// What an entry in the body cache weighs.
@@ -154,7 +161,7 @@ impl Index {
     /// The live, not suspect entry under `key`.
     pub(super) fn servable(&self, key: &Fingerprint, now: Millis) -> Option<Found> {
         let shard = self.read(key);
-        let row = shard.rows.get(key).filter(|row| !row.suspect && is_live(&row.head, now))?;
+        let row = shard.rows.get(key).filter(|row| !row.suspect && is_servable(&row.head, now))?;
         Some(self.whole(row))
     }
 
@@ -181,6 +188,17 @@ impl Index {
         let current = shard.rows.get(&entry.fingerprint).is_some_and(|row| row.sequence == sequence);
         if current {
             self.bodies.insert(sequence, Arc::clone(entry));
+        }
+        current
+    }
+
+    /// Takes out a row that the file cannot give back. Returns whether it was still there.
+    pub(super) fn drop_damaged(&self, key: &Fingerprint, sequence: u64) -> bool {
+        let mut shard = self.write(key);
+        let current = shard.rows.get(key).is_some_and(|row| row.sequence == sequence);
+        if current {
+            shard.rows.remove(key);
+            shard.dirty.remove(key);
         }
         current
     }

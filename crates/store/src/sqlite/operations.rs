@@ -10,15 +10,17 @@ use nevertwice_domain::entry::{Candidate, Entry, Selector, Tally};
 use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
 use nevertwice_domain::strike::StrikeOutcome;
 use nevertwice_domain::tenant::UpstreamName;
-use rusqlite::{Connection, OptionalExtension, Params, params};
+use rusqlite::{Connection, Params, params};
 
+use super::failure;
 use super::index::Change;
 use super::schema::{
-    self, ENTRY_COLUMNS, STRIKE_COLUMNS, StoredEntry, StoredStrike, StoredTally, TALLY_COLUMNS, Totals,
+    self, ENTRY_COLUMNS, Malformed, STRIKE_COLUMNS, StoredEntry, StoredStrike, StoredTally, TALLY_COLUMNS,
+    Totals,
 };
 use crate::fence::FenceLog;
-use crate::keeping::{REMNANT_MS, STRIKE_MS, is_in_a_row, is_live, is_remembered};
-use crate::{Fence, Recorded};
+use crate::keeping::{REMNANT_MS, STRIKE_MS, goes_on, is_in_a_row, is_servable};
+use crate::{Fence, Recorded, StoreError};
 
 /// At most this many rows are swept at a time.
 const SWEEP_ROWS: u64 = 256;
@@ -43,6 +45,36 @@ struct Outline {
 }
 
 impl Operations<'_> {
+    /// Does one operation in such a way that damage it meets in the file undoes and fails this one alone: the others of the
+    /// group have nothing to do with it.
+    ///
+    /// # Errors
+    /// Every other failure, which is one of the whole group.
+    pub(super) fn apart<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<Result<T, StoreError>> {
+        let (totals, fence, changes) = (self.totals.clone(), self.fences.now(), self.changes.len());
+        self.execute("SAVEPOINT apart")?;
+        let done = match work(self) {
+            Ok(done) => Ok(done),
+            Err(error) if failure::is_damage(&error) => {
+                self.execute("ROLLBACK TO apart")?;
+                *self.totals = totals;
+                self.fences.roll_back(fence);
+                self.changes.truncate(changes);
+                Err(error.into())
+            }
+            Err(error) => return Err(error),
+        };
+        self.execute("RELEASE apart")?;
+        Ok(done)
+    }
+
+    fn execute(&self, sql: &str) -> rusqlite::Result<usize> {
+        self.connection.prepare_cached(sql)?.execute([])
+    }
+
     pub(super) fn record(
         &mut self,
         candidate: &Candidate,
@@ -55,13 +87,16 @@ impl Operations<'_> {
         let (strike, outcome) =
             life.strike(before.as_ref().map(|b| &b.strike), entry.status, &entry.rule, now);
         let first_at = before.filter(|_| strike.count > 1).map_or(now, |b| b.first_at);
-        if self.fences.bars(fence, entry, first_at) {
+        let present = self.present(key)?;
+        let goes_on = present.as_ref().filter(|(old, _)| goes_on(&old.entry, entry, now));
+        let first_refused_at = goes_on.map_or(first_at, |(old, _)| first_at.min(old.entry.first_refused_at));
+        let carried = goes_on.map(|(_, tally)| tally.tally.clone());
+        if self.fences.bars(fence, entry, first_refused_at) {
             return Ok(Recorded::Fenced);
         }
-        let present = self.present(key)?;
         if let Some((present, tally)) = &present
             && !tally.suspect
-            && is_live(&present.entry, now)
+            && is_servable(&present.entry, now)
             && present.entry.remaining_ms(now, life.ttl_ms).is_some()
         {
             return Ok(Recorded::AlreadyThere(Arc::clone(&present.entry)));
@@ -83,14 +118,9 @@ impl Operations<'_> {
             StrikeOutcome::Unconfirmed { count } => return Ok(Recorded::Unconfirmed(count)),
             StrikeOutcome::Remember { ttl_ms } => ttl_ms,
         };
-        let entry = Entry { ttl_ms, recorded_at: now, first_refused_at: first_at, ..entry.clone() };
+        let entry = Entry { ttl_ms, recorded_at: now, first_refused_at, ..entry.clone() };
         let entry = Arc::new(entry);
-        let carried = present.filter(|(old, _)| {
-            is_remembered(&old.entry, now)
-                && old.entry.document.digest == entry.document.digest
-                && old.entry.status == entry.status
-        });
-        self.put_entry(&entry, carried.map(|(_, tally)| tally.tally))?;
+        self.put_entry(&entry, carried)?;
         self.bound_entries((*max_entries).max(1), now)?;
         Ok(Recorded::Stored(entry))
     }
@@ -100,9 +130,8 @@ impl Operations<'_> {
         let found = self
             .connection
             .prepare_cached(&format!("SELECT {STRIKE_COLUMNS} FROM strikes WHERE fingerprint = ?"))?
-            .query_row([key.as_bytes()], StoredStrike::decode)
-            .optional()?;
-        Ok(found.and_then(Result::ok).filter(|row| is_in_a_row(&row.strike, now)))
+            .query_row([key.as_bytes()], StoredStrike::decode);
+        Ok(sound(found)?.filter(|row| is_in_a_row(&row.strike, now)))
     }
 
     /// The entry under `key`. A damaged row is none, and is replaced by the next record.
@@ -110,19 +139,28 @@ impl Operations<'_> {
         let found = self
             .connection
             .prepare_cached(&format!("SELECT {ENTRY_COLUMNS} FROM entries WHERE fingerprint = ?"))?
-            .query_row([key.as_bytes()], StoredEntry::decode)
-            .optional()?;
-        let Some(Ok(entry)) = found else { return Ok(None) };
+            .query_row([key.as_bytes()], StoredEntry::decode);
+        let Some(entry) = sound(found)? else { return Ok(None) };
         Ok(self.tally(entry.sequence)?.map(|tally| (entry, tally)))
+    }
+
+    /// All strikes that a filter finds, damaged ones left out.
+    fn strikes(&self, filter: &str, parameters: &[&[u8; 32]]) -> rusqlite::Result<Vec<StoredStrike>> {
+        let mut query = self
+            .connection
+            .prepare_cached(&format!("SELECT {STRIKE_COLUMNS} FROM strikes WHERE {filter}"))?;
+        let found = query
+            .query_map(rusqlite::params_from_iter(parameters), StoredStrike::decode)?
+            .collect::<rusqlite::Result<Vec<_>>>()?;
+        Ok(found.into_iter().flatten().collect())
     }
 
     fn tally(&self, sequence: u64) -> rusqlite::Result<Option<StoredTally>> {
         let found = self
             .connection
             .prepare_cached(&format!("SELECT {TALLY_COLUMNS} FROM tallies WHERE sequence = ?"))?
-            .query_row([sequence.cast_signed()], StoredTally::decode)
-            .optional()?;
-        Ok(found.and_then(Result::ok))
+            .query_row([sequence.cast_signed()], StoredTally::decode);
+        sound(found)
     }
 
     fn put_strike(&mut self, row: &StoredStrike, bound: u64) -> rusqlite::Result<()> {
@@ -210,7 +248,13 @@ impl Operations<'_> {
         Ok(())
     }
 
-    fn remove(&mut self, sequence: u64, fingerprint: Fingerprint, evicted: bool) -> rusqlite::Result<()> {
+    /// Removes one row.
+    pub(super) fn remove(
+        &mut self,
+        sequence: u64,
+        fingerprint: Fingerprint,
+        evicted: bool,
+    ) -> rusqlite::Result<()> {
         self.delete(sequence)?;
         self.changes.push(Change::Gone { fingerprint, sequence, evicted });
         Ok(())
@@ -275,12 +319,12 @@ impl Operations<'_> {
                 self.remove(o.sequence, o.fingerprint, false)?;
             }
         }
-        let strikes = self
-            .connection
-            .prepare_cached(&format!("SELECT {STRIKE_COLUMNS} FROM strikes"))?
-            .query_map([], StoredStrike::decode)?
-            .collect::<rusqlite::Result<Vec<_>>>()?;
-        for s in strikes.into_iter().flatten() {
+        // Traffic forgets single keys, and may not pay for all the others.
+        let strikes = match &which.fingerprint {
+            Some(key) => self.strikes("fingerprint = ?", &[key.as_bytes()])?,
+            None => self.strikes("TRUE", &[])?,
+        };
+        for s in strikes {
             if which.matches(&s.fingerprint, &s.document, &s.upstream, s.strike.status, s.first_at) {
                 self.remove_strike(&s.fingerprint)?;
             }
@@ -331,5 +375,15 @@ impl Operations<'_> {
     /// Writes counts of replays.
     pub(super) fn flush(&self, counts: &[(Fingerprint, StoredTally)]) -> rusqlite::Result<()> {
         counts.iter().try_for_each(|(_, count)| count.insert(self.connection))
+    }
+}
+
+/// The row that was found, unless it is damaged.
+fn sound<T>(found: rusqlite::Result<Result<T, Malformed>>) -> rusqlite::Result<Option<T>> {
+    match found {
+        Ok(row) => Ok(row.ok()),
+        Err(rusqlite::Error::QueryReturnedNoRows) => Ok(None),
+        Err(error) if failure::is_damage(&error) => Ok(None),
+        Err(error) => Err(error),
     }
 }

@@ -9,13 +9,24 @@ use nevertwice_domain::fingerprint::Fingerprint;
 use rusqlite::{Connection, OptionalExtension};
 use tokio::sync::oneshot;
 
+use super::failure;
 use super::schema::{ENTRY_COLUMNS, StoredEntry};
 use crate::{StoreError, StoreErrorKind};
 
 /// How many reads may wait.
 const QUEUE: usize = 1024;
 
-type Answer = oneshot::Sender<Result<Option<Arc<Entry>>, StoreError>>;
+type Answer = oneshot::Sender<Result<Read, StoreError>>;
+
+/// What became of a row.
+pub(super) enum Read {
+    /// It is what was recorded.
+    Whole(Arc<Entry>),
+    /// It is not there any more.
+    Gone,
+    /// It is not what was recorded, for this reason.
+    Damaged(String),
+}
 
 /// What the thread is asked.
 enum Work {
@@ -36,12 +47,8 @@ impl Reader {
         Ok((Self(sender), thread))
     }
 
-    /// The whole entry with this sequence; `None` when it is gone.
-    pub(super) async fn read(
-        &self,
-        sequence: u64,
-        fingerprint: Fingerprint,
-    ) -> Result<Option<Arc<Entry>>, StoreError> {
+    /// The row with this sequence.
+    pub(super) async fn read(&self, sequence: u64, fingerprint: Fingerprint) -> Result<Read, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.0.try_send(Work::Read { sequence, fingerprint, answer }).map_err(|e| match e {
             TrySendError::Full(_) => {
@@ -68,20 +75,15 @@ fn run(connection: &Connection, work: &Receiver<Work>) {
     }
 }
 
-fn read(
-    connection: &Connection,
-    sequence: u64,
-    fingerprint: &Fingerprint,
-) -> Result<Option<Arc<Entry>>, StoreError> {
+fn read(connection: &Connection, sequence: u64, fingerprint: &Fingerprint) -> Result<Read, StoreError> {
     let found = connection
-        .prepare_cached(&format!("SELECT {ENTRY_COLUMNS} FROM entries WHERE sequence = ?"))?
-        .query_row([sequence.cast_signed()], StoredEntry::decode)
-        .optional()?;
+        .prepare_cached(&format!("SELECT {ENTRY_COLUMNS} FROM entries WHERE sequence = ?"))
+        .and_then(|mut query| query.query_row([sequence.cast_signed()], StoredEntry::decode).optional());
     match found {
-        None => Ok(None),
-        Some(Ok(stored)) if stored.entry.fingerprint == *fingerprint => Ok(Some(stored.entry)),
-        Some(_) => Err(StoreErrorKind::Corrupt.error(format!(
-            "the stored entry {fingerprint} is damaged: it is not replayed, and the next refusal replaces it"
-        ))),
+        Ok(None) => Ok(Read::Gone),
+        Ok(Some(Ok(stored))) if stored.entry.fingerprint == *fingerprint => Ok(Read::Whole(stored.entry)),
+        Ok(Some(_)) => Ok(Read::Damaged("its checksum does not match".to_owned())),
+        Err(error) if failure::is_damage(&error) => Ok(Read::Damaged(error.to_string())),
+        Err(error) => Err(error.into()),
     }
 }

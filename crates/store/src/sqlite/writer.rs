@@ -34,10 +34,24 @@ const HOUSEKEEPING: Duration = Duration::from_millis(500);
 
 /// What the writer is asked.
 pub(super) enum Work {
-    Record { candidate: Box<Candidate>, fence: Fence },
-    Accept { key: Fingerprint, upstream: UpstreamName },
+    Record {
+        candidate: Box<Candidate>,
+        fence: Fence,
+    },
+    Accept {
+        key: Fingerprint,
+        upstream: UpstreamName,
+    },
     Forget(Selector),
-    Suspect { upstream: UpstreamName, since: Millis },
+    Suspect {
+        upstream: UpstreamName,
+        since: Millis,
+    },
+    /// Removes a row that is damaged.
+    Drop {
+        key: Fingerprint,
+        sequence: u64,
+    },
     Close,
 }
 
@@ -47,10 +61,13 @@ pub(super) enum Outcome {
     Count(u64),
 }
 
+/// What comes back.
+pub(super) type Answer = Result<Outcome, StoreError>;
+
 /// A question and who waits for the answer.
 pub(super) struct Request {
     pub(super) work: Work,
-    pub(super) answer: oneshot::Sender<Result<Outcome, StoreError>>,
+    pub(super) answer: oneshot::Sender<Answer>,
 }
 
 impl Work {
@@ -71,6 +88,8 @@ pub(super) struct Writer {
     pub(super) totals: Totals,
     /// Whether the latest commit failed: a full disk is one line in the log, not one per request.
     pub(super) failing: bool,
+    /// Whether damage in the file stopped the latest sweep.
+    pub(super) sweep_failing: bool,
     pub(super) queued_bytes: Arc<AtomicUsize>,
     pub(super) reader: Reader,
     pub(super) reader_thread: JoinHandle<()>,
@@ -124,14 +143,16 @@ impl Writer {
         let counts = if housekeeping { self.index.take_dirty() } else { Vec::new() };
         match self.transact(&group, &counts, fences, housekeeping) {
             Ok((outcomes, changes)) => {
-                if std::mem::take(&mut self.failing) {
+                let wrote = !counts.is_empty() || changes.iter().any(Change::is_in_the_file);
+                // A commit of nothing proves nothing.
+                if wrote && std::mem::take(&mut self.failing) {
                     tracing::info!("the refusal store can be written again");
                 }
-                let wrote = !(group.is_empty() && counts.is_empty() && changes.is_empty());
+                fences.settle();
                 self.index.apply(changes);
                 for (request, outcome) in group.into_iter().zip(outcomes) {
                     // An error says that nobody waits any more; what was asked for is done all the same.
-                    let _ = request.answer.send(Ok(outcome));
+                    let _ = request.answer.send(outcome);
                 }
                 wrote
             }
@@ -157,7 +178,7 @@ impl Writer {
         counts: &[(Fingerprint, StoredTally)],
         fences: &mut FenceLog,
         housekeeping: bool,
-    ) -> rusqlite::Result<(Vec<Outcome>, Vec<Change>)> {
+    ) -> rusqlite::Result<(Vec<Answer>, Vec<Change>)> {
         let before = self.totals.clone();
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut operations =
@@ -165,22 +186,30 @@ impl Writer {
         // First, because an operation may mark or replace what was counted.
         operations.flush(counts)?;
         if housekeeping {
-            operations.sweep(self.clock.now())?;
+            let swept = operations.apart(|o| o.sweep(self.clock.now()))?;
+            let failed_before = std::mem::replace(&mut self.sweep_failing, swept.is_err());
+            if let Err(error) = swept
+                && !failed_before
+            {
+                tracing::warn!(%error, "expired entries cannot be removed from the refusal store");
+            }
         }
         let mut outcomes = Vec::with_capacity(group.len());
         for request in group {
             let now = self.clock.now();
-            outcomes.push(match &request.work {
-                Work::Record { candidate, fence } => {
-                    Outcome::Recorded(operations.record(candidate, *fence, now)?)
-                }
-                Work::Accept { key, upstream } => Outcome::Count(operations.accept(key, upstream, now)?),
-                Work::Forget(which) => Outcome::Count(operations.forget(which, now)?),
-                Work::Suspect { upstream, since } => {
-                    Outcome::Count(operations.suspect(upstream, *since, now)?)
-                }
-                Work::Close => Outcome::Count(0),
-            });
+            outcomes.push(operations.apart(|o| {
+                Ok(match &request.work {
+                    Work::Record { candidate, fence } => Outcome::Recorded(o.record(candidate, *fence, now)?),
+                    Work::Accept { key, upstream } => Outcome::Count(o.accept(key, upstream, now)?),
+                    Work::Forget(which) => Outcome::Count(o.forget(which, now)?),
+                    Work::Suspect { upstream, since } => Outcome::Count(o.suspect(upstream, *since, now)?),
+                    Work::Drop { key, sequence } => {
+                        o.remove(*sequence, *key, false)?;
+                        Outcome::Count(1)
+                    }
+                    Work::Close => Outcome::Count(0),
+                })
+            })?);
         }
         let changes = operations.changes;
         if self.totals != before {
@@ -214,10 +243,7 @@ impl Writer {
 }
 
 /// What has come together in the queue, and who waits for the end if it is to end.
-fn gather(
-    first: Request,
-    requests: &Receiver<Request>,
-) -> (Vec<Request>, Option<oneshot::Sender<Result<Outcome, StoreError>>>) {
+fn gather(first: Request, requests: &Receiver<Request>) -> (Vec<Request>, Option<oneshot::Sender<Answer>>) {
     let mut group = Vec::new();
     let mut next = Some(first);
     while let Some(request) = next {

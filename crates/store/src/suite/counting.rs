@@ -1,5 +1,6 @@
 //! Counting replays.
 
+use nevertwice_domain::clock::Millis;
 use nevertwice_domain::entry::{Candidate, Selector, Tally};
 
 use super::{Bench, samples, stored};
@@ -72,6 +73,46 @@ pub(super) async fn another_document_or_status_starts_a_new_tally(bench: &Bench)
     other.entry.document.digest = samples::document(2);
     assert!(stored(bench.record(other).await).is_some());
     assert_eq!(bench.replay(1, &a), 1);
+}
+
+pub(super) async fn the_first_refusal_goes_on_with_the_tally(bench: &Bench) {
+    let began = bench.now();
+    let first_refused = async |candidate| {
+        stored(bench.record(candidate).await).expect("the one before is over").first_refused_at
+    };
+    bench.store(1).await;
+    for _ in 0..3 {
+        bench.replay(1, &samples::tenant("a"));
+        bench.clock.advance_ms(TTL);
+        assert_eq!(first_refused(samples::candidate(1)).await, began);
+    }
+    let listed = bench.list(&super::everything()).await;
+    assert_eq!(listed[0].entry.first_refused_at, began);
+    assert_eq!(listed[0].tally.first_replayed_at, Some(began));
+    assert_eq!(bench.suspect("ocr", bench.now()).await, 1);
+    assert_eq!(first_refused(samples::candidate(1)).await, began);
+
+    // An operator who forgets what is old means the loop, and not its latest renewal alone.
+    let fence = bench.fence().await;
+    let old = Selector { before: Some(Millis(began.0 + 1)), ..Selector::default() };
+    assert_eq!(bench.store.forget(&old).await.expect("forget"), 1);
+    let recorded = bench.store.record(samples::candidate(1), fence).await.expect("record");
+    assert_eq!(stored(recorded).map(|entry| entry.first_refused_at), Some(bench.now()));
+
+    bench.clock.advance_ms(TTL);
+    let mut other = samples::candidate(1);
+    other.entry.status = samples::status(422);
+    assert_eq!(first_refused(other.clone()).await, bench.now(), "another verdict");
+    bench.clock.advance_ms(TTL + 24 * 60 * 60 * 1000);
+    assert_eq!(first_refused(other.clone()).await, bench.now(), "its tally is over");
+    // A clock that steps back: the earlier of the two.
+    bench.clock.advance_ms(-1000);
+    let short = Candidate { life: samples::flat(50), ..other };
+    assert!(matches!(bench.record(short).await, crate::Recorded::AlreadyThere(_)));
+    assert_eq!(bench.suspect("ocr", Millis(0)).await, 1);
+    let mut other = samples::candidate(1);
+    other.entry.status = samples::status(422);
+    assert_eq!(first_refused(other).await, bench.now());
 }
 
 pub(super) async fn nothing_counts_for_what_is_gone(bench: &Bench) {

@@ -127,12 +127,51 @@ pub(super) async fn a_forget_of_the_past_does_not_fence_a_fresh_refusal(bench: &
 
 pub(super) async fn a_fence_that_is_too_old_bars(bench: &Bench) {
     let fence = bench.fence().await;
-    for n in 0..3000 {
-        forget(bench, &Selector::key(samples::fingerprint(100 + n))).await;
+    for n in 0..1500 {
+        let unrelated = Selector { document: Some(samples::document(100 + n)), ..Selector::default() };
+        forget(bench, &unrelated).await;
     }
     let recorded = bench.store.record(samples::candidate(1), fence).await.expect("record");
     assert!(is_fenced(&recorded) || stored(recorded).is_some(), "either is honest");
     assert!(stored(bench.record(samples::candidate(2)).await).is_some());
+}
+
+pub(super) async fn forgets_of_keys_do_not_crowd_out_the_others(bench: &Bench) {
+    let before = bench.fence().await;
+    forget(bench, &Selector { upstream: upstream_is("tika"), ..Selector::default() }).await;
+    let after = bench.fence().await;
+    for n in 0..3000 {
+        forget(bench, &Selector::key(samples::fingerprint(100 + n))).await;
+    }
+    let of_tika = |n| {
+        let mut candidate = samples::candidate(n);
+        candidate.entry.upstream = samples::upstream("tika");
+        candidate
+    };
+    let record = async |candidate, fence| bench.store.record(candidate, fence).await.expect("record");
+    assert!(is_fenced(&record(of_tika(1), before).await));
+    assert!(stored(record(samples::candidate(1), before).await).is_some(), "nobody forgot this one");
+    assert!(stored(record(of_tika(2), after).await).is_some(), "nor this one since");
+    for n in [100, 3099] {
+        assert!(is_fenced(&record(of_tika(n), after).await), "{n}");
+    }
+}
+
+pub(super) async fn a_forget_of_one_key_leaves_the_other_strikes(bench: &Bench) {
+    let struck = |n| Candidate { life: samples::confirmed(9), ..samples::candidate(n) };
+    for n in 0..3 {
+        bench.record(struck(n)).await;
+    }
+    let of_status =
+        |status| Selector { status: Some(samples::status(status)), ..Selector::key(samples::fingerprint(1)) };
+    forget(bench, &Selector::key(samples::fingerprint(0))).await;
+    forget(bench, &of_status(422)).await;
+    for (n, count) in [(0, 1), (1, 2), (2, 2)] {
+        let recorded = bench.record(struck(n)).await;
+        assert!(matches!(recorded, Recorded::Unconfirmed(c) if c == count), "{n}: {recorded:?}");
+    }
+    forget(bench, &of_status(400)).await;
+    assert!(matches!(bench.record(struck(1)).await, Recorded::Unconfirmed(1)));
 }
 
 pub(super) async fn a_forget_resets_strikes(bench: &Bench) {

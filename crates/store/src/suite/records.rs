@@ -1,7 +1,7 @@
 //! Recording and recalling.
 
 use bytes::Bytes;
-use nevertwice_domain::entry::{Candidate, Entry, Selector};
+use nevertwice_domain::entry::{Candidate, ENTRY_SCHEMA, Entry, Selector};
 
 use super::{Bench, everything, samples, stored};
 use crate::{Recorded, StoreErrorKind};
@@ -94,6 +94,24 @@ pub(super) async fn near_agrees_with_recall(bench: &Bench) {
     bench.store(1).await;
     bench.store.forget(&Selector::key(key)).await.expect("forget");
     assert!(bench.store.near(&key).is_none());
+}
+
+pub(super) async fn an_entry_of_another_schema_is_replaced(bench: &Bench) {
+    let key = samples::fingerprint(1);
+    for schema in [ENTRY_SCHEMA + 1, ENTRY_SCHEMA - 1, u32::MAX] {
+        let mut other = samples::candidate(1);
+        other.entry.schema = schema;
+        other.entry.body = Bytes::from_static(b"it means something else");
+        let other = stored(bench.record(other).await).expect("nothing is there that could be replayed");
+        assert!(bench.store.near(&key).is_none());
+        assert!(bench.recall(1).await.is_none());
+        assert!(bench.store.near(&key).is_none());
+        let shown = bench.store.show(&key).await.expect("show").expect("it is kept for people");
+        assert_eq!(shown.entry, other);
+    }
+    let fresh = bench.store(1).await;
+    assert_eq!(bench.recall(1).await, Some(fresh));
+    assert_eq!(bench.store.entries(), 1);
 }
 
 pub(super) async fn close_is_the_end(bench: &Bench) {

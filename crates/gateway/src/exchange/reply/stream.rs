@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use hyper::body::Incoming;
 use tokio::time::Sleep;
 
 use crate::exchange::account::Record;
+use crate::lock::Lock;
 use crate::pool::Permit;
 
 /// The body of an answer.
@@ -27,7 +29,7 @@ enum Source {
 /// An upstream's body on its way through, frame by frame and without a buffer.
 struct Relay {
     begun: VecDeque<Bytes>,
-    rest: Incoming,
+    flow: Arc<Lock<Option<Flow>>>,
     idle: Duration,
     /// When a live stream ends at the latest.
     until: Option<Instant>,
@@ -36,8 +38,32 @@ struct Relay {
     ended: bool,
     /// Why it breaks off, while what came before is still on its way out.
     broken: Option<BrokenOff>,
+}
+
+/// What a relay holds of the upstream. On HTTP/2 a client that grants no window is not noticed by whoever writes, since
+/// then nobody asks for the next frame: [`let_go`] takes it away.
+struct Flow {
+    rest: Incoming,
     /// Held until the upstream has sent all, then given up at once, however slowly the client reads.
     permit: Option<Permit>,
+    /// Since when the client could have taken the next frame; `None` while the upstream is waited for.
+    untaken_since: Option<Instant>,
+}
+
+/// Ends a relay whose client takes nothing for `stall`.
+async fn let_go(flow: Weak<Lock<Option<Flow>>>, stall: Duration) {
+    let mut next = stall;
+    loop {
+        tokio::time::sleep(next).await;
+        let Some(flow) = flow.upgrade() else { return };
+        let mut flow = flow.hold();
+        let Some(untaken) = flow.as_ref().map(|f| f.untaken_since) else { return };
+        next = untaken.map_or(stall, |since| stall.saturating_sub(since.elapsed()));
+        if next.is_zero() {
+            *flow = None;
+            return;
+        }
+    }
 }
 
 /// Why a body breaks off. The client sees an aborted transfer, never a made-up end.
@@ -64,16 +90,22 @@ impl Reply {
         record: Box<Record>,
     ) -> Self {
         let now = Instant::now();
+        let ended = rest.is_end_stream();
+        let permit = Some(permit).filter(|_| !ended);
+        let flow = Flow { rest, permit, untaken_since: Some(now) };
+        let flow = Arc::new(Lock::new(Some(flow)));
+        if record.version == http::Version::HTTP_2 {
+            record.watch_beside(let_go(Arc::downgrade(&flow), record.write_stall()));
+        }
         let relay = Relay {
             begun: begun.into(),
-            rest,
+            flow,
             idle,
             until: total.map(|t| now + t),
             quiet_since: now,
             sleep: None,
-            ended: false,
+            ended,
             broken: None,
-            permit: Some(permit),
         };
         Self { source: Source::Relay(Box::new(relay)), record }
     }
@@ -88,9 +120,18 @@ impl Relay {
             return Poll::Ready(Some(Err(broken)));
         }
         loop {
-            match Pin::new(&mut self.rest).poll_frame(cx) {
+            let mut flow = self.flow.hold();
+            let Some(flow) = flow.as_mut() else { return Poll::Ready(Some(Err(BrokenOff("write_stall")))) };
+            let polled = Pin::new(&mut flow.rest).poll_frame(cx);
+            flow.untaken_since = None;
+            match polled {
                 Poll::Ready(Some(Ok(frame))) => {
                     self.quiet_since = Instant::now();
+                    flow.untaken_since = Some(self.quiet_since);
+                    if flow.rest.is_end_stream() {
+                        flow.permit = None;
+                        self.ended = true;
+                    }
                     // trailers end here, and so does the field that announced them
                     let Ok(chunk) = frame.into_data() else { continue };
                     return Poll::Ready(Some(Ok(chunk)));
@@ -101,7 +142,11 @@ impl Relay {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(None) => {
+                    flow.permit = None;
+                    self.ended = true;
+                    return Poll::Ready(None);
+                }
                 Poll::Pending => {}
             }
             let now = Instant::now();
@@ -126,7 +171,7 @@ impl Relay {
     }
 
     fn is_end(&self) -> bool {
-        self.ended || (self.begun.is_empty() && self.rest.is_end_stream())
+        self.begun.is_empty() && self.ended
     }
 }
 
@@ -142,12 +187,7 @@ impl Body for Reply {
         let chunk = match &mut this.source {
             Source::Whole(body) => body.take().map(Ok),
             Source::Relay(relay) => {
-                let chunk = std::task::ready!(relay.poll(cx));
-                relay.ended |= chunk.is_none();
-                if relay.is_end() {
-                    relay.permit = None;
-                }
-                chunk
+                std::task::ready!(relay.poll(cx))
             }
         };
         match chunk {
@@ -179,7 +219,7 @@ impl Body for Reply {
             Source::Whole(body) => SizeHint::with_exact(body.as_ref().map_or(0, Bytes::len) as u64),
             Source::Relay(relay) => {
                 let begun: u64 = relay.begun.iter().map(|c| c.len() as u64).sum();
-                match relay.rest.size_hint().exact() {
+                match relay.flow.hold().as_ref().and_then(|flow| flow.rest.size_hint().exact()) {
                     Some(rest) => SizeHint::with_exact(begun + rest),
                     None => SizeHint::default(),
                 }
