@@ -241,7 +241,7 @@ async fn h2_03_a_reset_stream_is_a_client_that_left() {
     let mut leaving = connection.clone();
     let pending = tokio::spawn(async move { leaving.send_request(request).await.map(drop) });
     sender.send_data(Bytes::from_static(b"%PDF")).await.unwrap();
-    gateway.wait_metric("gateway_body_memory_bytes", &[], 4.0).await;
+    gateway.wait_metric("gateway_body_memory_bytes", &[], 4096.0).await;
     pending.abort();
     sender.abort("left");
     assert_eq!(gateway.wait_audit(3).await[2]["code"], "CLIENT_ABORTED");
@@ -393,11 +393,14 @@ async fn h2_07_a_client_that_opens_no_window_is_given_up_and_holds_no_place() {
             })
             .await;
             requests += 1;
+            // whoever is given up has its line, although it is still there
+            let lines = gateway.wait_audit(requests).await;
+            let given_up = lines[requests - 3..].iter().filter(|line| line["end"] == "client_closed").count();
+            // the library may have taken in the whole of a short answer, to be sent when the client allows it
+            assert!(given_up == 2 || name == "short", "{case}: {lines:#?}");
         }
     }
-    let lines = settle(&gateway, requests).await;
-    let given_up = lines.iter().filter(|line| line["end"] == "client_closed").count();
-    assert_eq!(given_up, 4 * 3 * 2, "{lines:#?}");
+    settle(&gateway, requests).await;
 
     // a stream in which nothing is due for longer than that is not a client that does not read
     let gate = Gate::new();
@@ -426,17 +429,21 @@ async fn h2_08_an_idle_connection_is_closed_and_one_that_waits_for_its_answer_is
     let upstream = Upstream::start().await;
     let top = "http:\n  keep_alive_timeout_ms: 1000\n  header_timeout_ms: 1000\n  body_idle_timeout_ms: 1000";
     let gateway = Gateway::with(&upstream.url(), &[("TOP", top)]).await;
-    one_request_then_idle(gateway.addr, SOON).await;
     // the preface and nothing; the preface, its settings and nothing; half a preface
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let settings = b"\0\0\0\x04\0\0\0\0\0";
-    for sent in [&preface[..], &[&preface[..], &settings[..]].concat(), &preface[..9]] {
+    let mut silent = JoinSet::new();
+    for sent in [preface.to_vec(), [&preface[..], &settings[..]].concat(), preface[..9].to_vec()] {
         let mut client = Client::connect(gateway.addr).await.patience(SOON);
-        client.send(sent).await.unwrap();
-        assert!(ends(&mut client).await, "after {} bytes", sent.len());
+        client.send(&sent).await.unwrap();
+        silent.spawn(async move { assert!(ends(&mut client).await, "after {} bytes", sent.len()) });
     }
-    // three times as long as any limit, in two requests one after the other
-    upstream.always(Reply::status(200).delay(Duration::from_millis(3000)));
+    one_request_then_idle(gateway.addr, SOON).await;
+    while let Some(ended) = silent.join_next().await {
+        ended.unwrap();
+    }
+    // twice as long as any limit, in two requests one after the other
+    upstream.always(Reply::status(200).delay(Duration::from_millis(2000)));
     let connection = connect(gateway.addr).await;
     for path in [GUARDED, PASSING] {
         assert_eq!(answer(&connection, full(path, "x")).await.0, 200, "{path}: waiting is not idling");

@@ -196,7 +196,8 @@ block! {
         rotate_bytes: Whole,
         /// How many rotated files are kept.
         keep: Whole,
-        /// What happens while lines cannot be written. Default `drop`.
+        /// What happens while lines cannot be written and there is no more room to keep them: `drop` counts them and goes on,
+        /// `refuse` answers 503. Default `drop`.
         on_full: OnFull,
     } later []
 }
@@ -280,7 +281,7 @@ block! {
         sync_paths: Vec<At<String>>,
         /// Whether paths that are not in `sync_paths` are refused instead of passed through. Default `false`.
         strict_paths: bool,
-        /// What the gateway presents to the upstream. The client's own credentials are removed either way.
+        /// What the gateway presents to the upstream. With it, or where tenants have keys, the client's own credentials are removed.
         credential: Credential,
         /// How many requests go to it at once.
         pool: Pool,

@@ -160,7 +160,8 @@ impl Shared {
                     }
                 }
             }
-            if closed && (pending.is_empty() || reported) {
+            let rest = self.hold().bytes.len();
+            if closed && (reported || (pending.is_empty() && rest == 0)) {
                 let mut buffer = self.hold();
                 let lost = count_lines(&pending) + count_lines(&std::mem::take(&mut buffer.bytes));
                 self.metrics.audit_dropped.inc_by(lost);

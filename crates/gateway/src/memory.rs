@@ -4,6 +4,7 @@
 
 mod flights;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ use crate::metrics::{MemoryMetrics, Metrics};
 const RECALL_DEADLINE: Duration = Duration::from_millis(250);
 /// Fingerprints that were accepted lately, kept so that their next request does not wait for another.
 const ACCEPTED_KEPT: usize = 8192;
+/// Times of mass refusals that are kept in mind, beside the marks in the store.
+const DISTRUSTED_KEPT: usize = 64;
 /// How lately.
 const ACCEPTED_MS: u64 = 600_000;
 
@@ -57,8 +60,8 @@ pub(crate) struct Guarded {
 pub(crate) struct UpstreamGuard {
     pub(crate) rules: UpstreamMemory,
     mass_refusal: Lock<MassRefusalGuard>,
-    /// What was recorded in this time is not used: the window before the mass-refusal guard tripped, until it recovered.
-    distrusted: Lock<Option<(Millis, Millis)>>,
+    /// What was recorded in these times is not used: from the window before the mass-refusal guard tripped until it recovered.
+    distrusted: Lock<VecDeque<(Millis, Millis)>>,
 }
 
 impl UpstreamGuard {
@@ -88,22 +91,25 @@ impl UpstreamGuard {
         was_on
     }
 
-    /// What was recorded since `since` is not believed, until further notice. A window that began earlier goes on.
+    /// What was recorded since `since` is not believed, until further notice.
     fn distrust_from(&self, since: Millis) {
         let mut distrusted = self.distrusted.hold();
-        let since = distrusted.map_or(since, |(before, _)| before.min(since));
-        *distrusted = Some((since, Millis(i64::MAX)));
+        if distrusted.len() == DISTRUSTED_KEPT {
+            // by then its entries were marked in the store, or have ended
+            distrusted.pop_front();
+        }
+        distrusted.push_back((since, Millis(i64::MAX)));
     }
 
     /// What is recorded from now on is believed again.
     fn trust_from(&self, now: Millis) {
-        if let Some((_, until)) = self.distrusted.hold().as_mut() {
+        if let Some((_, until)) = self.distrusted.hold().back_mut() {
             *until = now;
         }
     }
 
     fn distrusts(&self, recorded_at: Millis) -> bool {
-        self.distrusted.hold().is_some_and(|(since, until)| since <= recorded_at && recorded_at <= until)
+        self.distrusted.hold().iter().any(|(since, until)| (*since..=*until).contains(&recorded_at))
     }
 }
 
@@ -269,10 +275,10 @@ impl Memory {
                 Ok(entry)
             }
             Ok(Ok(Recorded::AlreadyThere(entry))) => {
-                // what others are answered with has to be what they ask for; what can never be used makes room
+                // what others are answered with has to be what they ask for; what can never be used makes room for the next
                 let usable = self.verified(entry, &asked, &upstream, guard);
                 if usable.is_none() {
-                    self.forget_later(key);
+                    let _ = timeout_at(deadline.into(), self.store.forget(&Selector::key(key))).await;
                 }
                 usable.ok_or(NotRecorded::Fenced)
             }

@@ -8,7 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
@@ -251,11 +251,20 @@ where
 /// Ends when an HTTP/2 connection has brought no request for too long: none at all since it was made, or none since the
 /// last one ended. Answering pings is no use of it.
 async fn idle_h2(exchanges: OnConnection, timing: Timing) {
-    tokio::time::sleep(timing.head).await;
-    let mut begun = 0;
-    while exchanges.begun() > begun || exchanges.any() {
-        begun = exchanges.begun();
+    let began = Instant::now();
+    while exchanges.begun() == 0 {
+        let left = timing.head.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(timing.keep_alive)).await;
+    }
+    loop {
+        let begun = exchanges.begun();
         tokio::time::sleep(timing.keep_alive).await;
+        if exchanges.begun() == begun && !exchanges.any() {
+            return;
+        }
     }
 }
 

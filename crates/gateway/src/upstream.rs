@@ -115,8 +115,14 @@ fn bases(
     if guard.rules.scope == ScopeRule::Fleet {
         return (HashMap::new(), Some(base(&Scope::Fleet)));
     }
+    // members of a domain may be known by the tenant header alone
+    let members = match &guard.rules.scope {
+        ScopeRule::Domains(domains) => domains.iter().flat_map(|d| &d.tenants).collect(),
+        _ => Vec::new(),
+    };
     let mut by_tenant: HashMap<_, _> = tenants
         .iter()
+        .chain(members)
         .map(|t| (Some(t.clone()), base(&domain_of(t).unwrap_or_else(|| Scope::Tenant(t.clone())))))
         .collect();
     by_tenant.insert(None, base(&Scope::Tenant(TenantId::anonymous())));

@@ -106,7 +106,7 @@ impl SqliteStore {
             clock: Arc::clone(&clock),
             totals: opened.totals,
             failing: false,
-            sweep_failing: false,
+            sweeps: true,
             queued_bytes: Arc::clone(&queued_bytes),
             reader: reader.clone(),
             reader_thread,
@@ -185,8 +185,8 @@ impl SqliteStore {
         })
     }
 
-    /// Takes a row that cannot be read out of memory, so that the next refusal is recorded, and out of the file if that can be
-    /// done: a record under its key replaces it anyway.
+    /// Takes a row that cannot be read out of memory, so that the next refusal is recorded, and out of the file if SQLite can
+    /// still remove it.
     fn drop_damaged(&self, key: Fingerprint, sequence: u64, reason: &str) {
         if self.index.drop_damaged(&key, sequence) {
             tracing::error!(

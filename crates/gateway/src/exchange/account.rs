@@ -224,6 +224,7 @@ impl Record {
         match &self.upstream {
             Some(upstream) => {
                 upstream.metrics.request(outcome);
+                upstream.metrics.attempts.inc_by(self.attempts.into());
                 upstream.metrics.duration.observe(total.as_secs_f64());
             }
             None => self.gateway.unrouted.request(outcome),

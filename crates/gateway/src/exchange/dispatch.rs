@@ -13,6 +13,8 @@ use super::recall::Call;
 pub(super) async fn send(call: &mut Call, record: &mut Record) -> Result<Response<Incoming>, Rejection> {
     let Call { plan, head, body, .. } = call;
     let upstream = &plan.upstream;
+    // taken back when nothing was sent; a call that is cut short stays one
+    record.attempts = 1;
     let began = Instant::now();
     let answer = upstream.client.send(&plan.path, head, || {
         let body = body.outbound();
@@ -21,12 +23,11 @@ pub(super) async fn send(call: &mut Call, record: &mut Record) -> Result<Respons
     });
     let answer = answer.await;
     record.upstream_wait = began.elapsed();
-    if answer.as_ref().err().is_none_or(|error| !error.unsent) {
-        upstream.metrics.attempts.inc();
-        record.attempts += 1;
-    }
     answer.map_err(|error| {
         record.end = Some(error.detail);
+        if error.unsent {
+            record.attempts = 0;
+        }
         error.code.into()
     })
 }

@@ -113,7 +113,10 @@ fn home_location(fields: &mut http::HeaderMap, upstream: &crate::upstream::Upstr
     else {
         return;
     };
-    if let Ok(value) = HeaderValue::from_str(&format!("{}{within}", upstream.config.mount)) {
+    let fragment = location.find('#').map_or("", |at| &location[at..]);
+    let root = if upstream.config.mount.is_empty() && !within.starts_with('/') { "/" } else { "" };
+    let home = format!("{}{root}{within}{fragment}", upstream.config.mount);
+    if let Ok(value) = HeaderValue::from_str(&home) {
         fields.insert(header::LOCATION, value);
     }
 }

@@ -10,17 +10,15 @@ use nevertwice_domain::entry::{Candidate, Entry, Selector, Tally};
 use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
 use nevertwice_domain::strike::StrikeOutcome;
 use nevertwice_domain::tenant::UpstreamName;
-use rusqlite::{Connection, Params, params};
+use rusqlite::{Connection, OptionalExtension, Params, params};
 
-use super::failure;
 use super::index::Change;
 use super::schema::{
-    self, ENTRY_COLUMNS, Malformed, STRIKE_COLUMNS, StoredEntry, StoredStrike, StoredTally, TALLY_COLUMNS,
-    Totals,
+    self, ENTRY_COLUMNS, STRIKE_COLUMNS, StoredEntry, StoredStrike, StoredTally, TALLY_COLUMNS, Totals,
 };
 use crate::fence::FenceLog;
 use crate::keeping::{REMNANT_MS, STRIKE_MS, goes_on, is_in_a_row, is_servable};
-use crate::{Fence, Recorded, StoreError};
+use crate::{Fence, Recorded};
 
 /// At most this many rows are swept at a time.
 const SWEEP_ROWS: u64 = 256;
@@ -45,36 +43,6 @@ struct Outline {
 }
 
 impl Operations<'_> {
-    /// Does one operation in such a way that damage it meets in the file undoes and fails this one alone: the others of the
-    /// group have nothing to do with it.
-    ///
-    /// # Errors
-    /// Every other failure, which is one of the whole group.
-    pub(super) fn apart<T>(
-        &mut self,
-        work: impl FnOnce(&mut Self) -> rusqlite::Result<T>,
-    ) -> rusqlite::Result<Result<T, StoreError>> {
-        let (totals, fence, changes) = (self.totals.clone(), self.fences.now(), self.changes.len());
-        self.execute("SAVEPOINT apart")?;
-        let done = match work(self) {
-            Ok(done) => Ok(done),
-            Err(error) if failure::is_damage(&error) => {
-                self.execute("ROLLBACK TO apart")?;
-                *self.totals = totals;
-                self.fences.roll_back(fence);
-                self.changes.truncate(changes);
-                Err(error.into())
-            }
-            Err(error) => return Err(error),
-        };
-        self.execute("RELEASE apart")?;
-        Ok(done)
-    }
-
-    fn execute(&self, sql: &str) -> rusqlite::Result<usize> {
-        self.connection.prepare_cached(sql)?.execute([])
-    }
-
     pub(super) fn record(
         &mut self,
         candidate: &Candidate,
@@ -130,8 +98,9 @@ impl Operations<'_> {
         let found = self
             .connection
             .prepare_cached(&format!("SELECT {STRIKE_COLUMNS} FROM strikes WHERE fingerprint = ?"))?
-            .query_row([key.as_bytes()], StoredStrike::decode);
-        Ok(sound(found)?.filter(|row| is_in_a_row(&row.strike, now)))
+            .query_row([key.as_bytes()], StoredStrike::decode)
+            .optional()?;
+        Ok(found.and_then(Result::ok).filter(|row| is_in_a_row(&row.strike, now)))
     }
 
     /// The entry under `key`. A damaged row is none, and is replaced by the next record.
@@ -139,8 +108,9 @@ impl Operations<'_> {
         let found = self
             .connection
             .prepare_cached(&format!("SELECT {ENTRY_COLUMNS} FROM entries WHERE fingerprint = ?"))?
-            .query_row([key.as_bytes()], StoredEntry::decode);
-        let Some(entry) = sound(found)? else { return Ok(None) };
+            .query_row([key.as_bytes()], StoredEntry::decode)
+            .optional()?;
+        let Some(Ok(entry)) = found else { return Ok(None) };
         Ok(self.tally(entry.sequence)?.map(|tally| (entry, tally)))
     }
 
@@ -159,8 +129,9 @@ impl Operations<'_> {
         let found = self
             .connection
             .prepare_cached(&format!("SELECT {TALLY_COLUMNS} FROM tallies WHERE sequence = ?"))?
-            .query_row([sequence.cast_signed()], StoredTally::decode);
-        sound(found)
+            .query_row([sequence.cast_signed()], StoredTally::decode)
+            .optional()?;
+        Ok(found.and_then(Result::ok))
     }
 
     fn put_strike(&mut self, row: &StoredStrike, bound: u64) -> rusqlite::Result<()> {
@@ -375,15 +346,5 @@ impl Operations<'_> {
     /// Writes counts of replays.
     pub(super) fn flush(&self, counts: &[(Fingerprint, StoredTally)]) -> rusqlite::Result<()> {
         counts.iter().try_for_each(|(_, count)| count.insert(self.connection))
-    }
-}
-
-/// The row that was found, unless it is damaged.
-fn sound<T>(found: rusqlite::Result<Result<T, Malformed>>) -> rusqlite::Result<Option<T>> {
-    match found {
-        Ok(row) => Ok(row.ok()),
-        Err(rusqlite::Error::QueryReturnedNoRows) => Ok(None),
-        Err(error) if failure::is_damage(&error) => Ok(None),
-        Err(error) => Err(error),
     }
 }

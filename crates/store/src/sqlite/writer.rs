@@ -15,6 +15,7 @@ use nevertwice_domain::tenant::UpstreamName;
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
+use super::failure;
 use super::index::{Change, Index};
 use super::operations::Operations;
 use super::reader::Reader;
@@ -88,13 +89,34 @@ pub(super) struct Writer {
     pub(super) totals: Totals,
     /// Whether the latest commit failed: a full disk is one line in the log, not one per request.
     pub(super) failing: bool,
-    /// Whether damage in the file stopped the latest sweep.
-    pub(super) sweep_failing: bool,
+    /// Whether expired rows are removed: until the sweep meets damage in the file, which it would meet each time.
+    pub(super) sweeps: bool,
     pub(super) queued_bytes: Arc<AtomicUsize>,
     pub(super) reader: Reader,
     pub(super) reader_thread: JoinHandle<()>,
     /// Held as long as the file is open.
     pub(super) lock: File,
+}
+
+/// Why a transaction was rolled back.
+struct Failed {
+    error: rusqlite::Error,
+    at: Step,
+}
+
+/// What a transaction was doing.
+enum Step {
+    /// What concerns all of the group.
+    Group,
+    Sweep,
+    /// The request at this place in the group.
+    Request(usize),
+}
+
+impl From<rusqlite::Error> for Failed {
+    fn from(error: rusqlite::Error) -> Self {
+        Self { error, at: Step::Group }
+    }
 }
 
 impl Writer {
@@ -135,39 +157,53 @@ impl Writer {
         }
     }
 
-    /// Does all of the group, or nothing of it, and answers. Returns whether it wrote anything.
-    fn commit(&mut self, group: Vec<Request>, fences: &mut FenceLog, housekeeping: bool) -> bool {
+    /// Does all of the group, or nothing of it, and answers. Returns whether it wrote anything. What meets damage in the file is
+    /// taken out, and the others, which have nothing to do with it, are done without it.
+    fn commit(&mut self, mut group: Vec<Request>, fences: &mut FenceLog, housekeeping: bool) -> bool {
         let bytes = group.iter().map(|request| request.work.weight()).sum();
         self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
         let (totals, fence) = (self.totals.clone(), fences.now());
         let counts = if housekeeping { self.index.take_dirty() } else { Vec::new() };
-        match self.transact(&group, &counts, fences, housekeeping) {
-            Ok((outcomes, changes)) => {
-                let wrote = !counts.is_empty() || changes.iter().any(Change::is_in_the_file);
-                // A commit of nothing proves nothing.
-                if wrote && std::mem::take(&mut self.failing) {
-                    tracing::info!("the refusal store can be written again");
+        loop {
+            let failed = match self.transact(&group, &counts, fences, housekeeping) {
+                Ok((outcomes, changes)) => {
+                    let wrote = !counts.is_empty() || changes.iter().any(Change::is_in_the_file);
+                    // A commit of nothing proves nothing.
+                    if wrote && std::mem::take(&mut self.failing) {
+                        tracing::info!("the refusal store can be written again");
+                    }
+                    fences.settle();
+                    self.index.apply(changes);
+                    for (request, outcome) in group.into_iter().zip(outcomes) {
+                        // An error says that nobody waits any more; what was asked for is done all the same.
+                        let _ = request.answer.send(Ok(outcome));
+                    }
+                    return wrote;
                 }
-                fences.settle();
-                self.index.apply(changes);
-                for (request, outcome) in group.into_iter().zip(outcomes) {
-                    // An error says that nobody waits any more; what was asked for is done all the same.
-                    let _ = request.answer.send(outcome);
+                Err(failed) => failed,
+            };
+            self.totals = totals.clone();
+            fences.roll_back(fence);
+            let damaged = failure::is_damage(&failed.error);
+            let error = StoreError::from(failed.error);
+            match failed.at {
+                Step::Request(at) if damaged && at < group.len() => {
+                    let _ = group.remove(at).answer.send(Err(error));
                 }
-                wrote
-            }
-            Err(error) => {
-                let error = StoreError::from(error);
-                if !std::mem::replace(&mut self.failing, true) {
-                    tracing::warn!(%error, "the refusal store cannot be written: nothing is recorded until it can");
+                Step::Sweep if damaged => {
+                    self.sweeps = false;
+                    tracing::warn!(%error, "expired entries stay in the refusal store until its file is whole again");
                 }
-                self.totals = totals;
-                fences.roll_back(fence);
-                self.index.put_back_dirty(counts.into_iter().map(|(key, _)| key));
-                for request in group {
-                    let _ = request.answer.send(Err(error.again()));
+                _ => {
+                    if !std::mem::replace(&mut self.failing, true) {
+                        tracing::warn!(%error, "the refusal store cannot be written: nothing is recorded until it can");
+                    }
+                    self.index.put_back_dirty(counts.into_iter().map(|(key, _)| key));
+                    for request in group {
+                        let _ = request.answer.send(Err(error.again()));
+                    }
+                    return false;
                 }
-                false
             }
         }
     }
@@ -178,38 +214,20 @@ impl Writer {
         counts: &[(Fingerprint, StoredTally)],
         fences: &mut FenceLog,
         housekeeping: bool,
-    ) -> rusqlite::Result<(Vec<Answer>, Vec<Change>)> {
+    ) -> Result<(Vec<Outcome>, Vec<Change>), Failed> {
         let before = self.totals.clone();
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut operations =
             Operations { connection: &transaction, totals: &mut self.totals, fences, changes: Vec::new() };
         // First, because an operation may mark or replace what was counted.
         operations.flush(counts)?;
-        if housekeeping {
-            let swept = operations.apart(|o| o.sweep(self.clock.now()))?;
-            let failed_before = std::mem::replace(&mut self.sweep_failing, swept.is_err());
-            if let Err(error) = swept
-                && !failed_before
-            {
-                tracing::warn!(%error, "expired entries cannot be removed from the refusal store");
-            }
+        if housekeeping && self.sweeps {
+            operations.sweep(self.clock.now()).map_err(|error| Failed { error, at: Step::Sweep })?;
         }
         let mut outcomes = Vec::with_capacity(group.len());
-        for request in group {
-            let now = self.clock.now();
-            outcomes.push(operations.apart(|o| {
-                Ok(match &request.work {
-                    Work::Record { candidate, fence } => Outcome::Recorded(o.record(candidate, *fence, now)?),
-                    Work::Accept { key, upstream } => Outcome::Count(o.accept(key, upstream, now)?),
-                    Work::Forget(which) => Outcome::Count(o.forget(which, now)?),
-                    Work::Suspect { upstream, since } => Outcome::Count(o.suspect(upstream, *since, now)?),
-                    Work::Drop { key, sequence } => {
-                        o.remove(*sequence, *key, false)?;
-                        Outcome::Count(1)
-                    }
-                    Work::Close => Outcome::Count(0),
-                })
-            })?);
+        for (at, request) in group.iter().enumerate() {
+            let done = perform(&mut operations, &request.work, self.clock.now());
+            outcomes.push(done.map_err(|error| Failed { error, at: Step::Request(at) })?);
         }
         let changes = operations.changes;
         if self.totals != before {
@@ -229,7 +247,7 @@ impl Writer {
     /// Writes the last counts, folds the log into the file and lets go of both.
     fn finish(mut self) -> Result<(), StoreError> {
         let counts = self.index.take_dirty();
-        let flushed = self.transact(&[], &counts, &mut FenceLog::default(), false).map(|_| ());
+        let flushed = self.transact(&[], &counts, &mut FenceLog::default(), false);
         self.reader.stop();
         // The reader answers what it was asked before; a thread that panicked has nothing more to say.
         let _ = self.reader_thread.join();
@@ -238,8 +256,22 @@ impl Writer {
             tracing::warn!(%error, "the refusal store did not close cleanly");
         }
         drop(self.lock);
-        Ok(flushed?)
+        flushed.map(|_| ()).map_err(|failed| failed.error.into())
     }
+}
+
+fn perform(operations: &mut Operations<'_>, work: &Work, now: Millis) -> rusqlite::Result<Outcome> {
+    Ok(match work {
+        Work::Record { candidate, fence } => Outcome::Recorded(operations.record(candidate, *fence, now)?),
+        Work::Accept { key, upstream } => Outcome::Count(operations.accept(key, upstream, now)?),
+        Work::Forget(which) => Outcome::Count(operations.forget(which, now)?),
+        Work::Suspect { upstream, since } => Outcome::Count(operations.suspect(upstream, *since, now)?),
+        Work::Drop { key, sequence } => {
+            operations.remove(*sequence, *key, false)?;
+            Outcome::Count(1)
+        }
+        Work::Close => Outcome::Count(0),
+    })
 }
 
 /// What has come together in the queue, and who waits for the end if it is to end.
