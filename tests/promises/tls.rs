@@ -262,11 +262,17 @@ async fn nw_03_a_client_that_says_nothing_after_the_handshake_or_no_more_is_clos
             continue;
         }
         let http1 = Dialer::start(gateway.addr, &authority, &["http/1.1"]);
+        let mut silent = JoinSet::new();
         for (dialer, said) in [(&h2, &b""[..]), (&h2, b"PRI * HT"), (&http1, b""), (&http1, b"POST / HT")] {
             let mut client = Client::connect(dialer.addr()).await.patience(SOON);
             client.send(said).await.unwrap_or_else(|error| unreachable!("{error}"));
-            assert!(ends(&mut client).await, "{}, after {} bytes", dialer.protocol(), said.len());
+            silent.spawn(async move { (said, ends(&mut client).await) });
         }
+        while let Some(ended) = silent.join_next().await {
+            let (said, ended) = ended.unwrap_or_else(|error| unreachable!("{error}"));
+            assert!(ended, "after {} bytes", said.len());
+        }
+        assert_eq!((h2.protocol().as_str(), http1.protocol().as_str()), ("h2", "http/1.1"));
         gateway.wait_metric("gateway_connections", &[], 0.0).await;
         settle(&gateway, 0).await;
     }

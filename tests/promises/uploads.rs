@@ -329,7 +329,6 @@ async fn up_06_a_form_of_very_many_files_with_neutral_names_is_not_slower_than_o
             let answer = post.body(body.clone()).send().await;
             let took = began.elapsed();
             assert_eq!((answer.status, answer.is_hit()), (400, known), "{limits}");
-            eprintln!("{took:?}");
             assert!(took < LIMIT, "{} bytes took {took:?}, {limits}", body.len());
         }
         assert_eq!(upstream.calls(), calls + 1);

@@ -99,6 +99,10 @@ pub enum Mismatch {
 }
 
 impl Mismatch {
+    /// All of them.
+    pub const ALL: &[Self] =
+        &[Self::Schema, Self::Fingerprint, Self::Scope, Self::Upstream, Self::Generation];
+
     /// The label value.
     #[must_use]
     pub fn label(self) -> &'static str {
@@ -146,9 +150,14 @@ impl Entry {
     }
 
     /// Milliseconds it still has, under the smaller of its own life and the present rule; `None` when it is over.
-    /// An entry from the future (a clock that stepped back) counts from now on, never longer than its life.
+    /// An entry from the future is one that a clock which stepped back has left behind: how old it is cannot be known, so it is
+    /// over. A minute is allowed for clocks that differ.
     #[must_use]
     pub fn remaining_ms(&self, now: Millis, present_ttl_ms: u64) -> Option<u64> {
+        const SKEW_MS: u64 = 60_000;
+        if self.recorded_at.since_ms(now) > SKEW_MS {
+            return None;
+        }
         let life = self.ttl_ms.min(present_ttl_ms);
         life.checked_sub(now.since_ms(self.recorded_at)).filter(|left| *left > 0)
     }
@@ -290,8 +299,9 @@ mod tests {
         assert_eq!(entry.remaining_ms(Millis(1500), 10_000), None);
         assert_eq!(entry.remaining_ms(Millis(1000), 200), Some(200));
         assert_eq!(entry.remaining_ms(Millis(1200), 200), None);
-        // a clock that stepped back never lengthens a life beyond the rule
+        // clocks that differ a little, and one that stepped back
         assert_eq!(entry.remaining_ms(Millis(0), 10_000), Some(500));
+        assert_eq!(entry.remaining_ms(Millis(1000 - 60_001), 10_000), None);
     }
 
     #[test]

@@ -113,20 +113,20 @@ async fn attempt(gateway: Arc<Shared>, call: Box<Call>, mut record: Box<Record>)
 /// What an attempt ends with.
 enum Ending {
     /// The upstream's answer, which keeps its place until its body ends.
-    Live(Box<Answer>, Permit),
+    Live(Box<Answer>, Arc<Permit>),
     /// The verdict became known while it waited for a place.
     Known(Arc<Entry>),
 }
 
 async fn answer(gateway: &Shared, mut call: Box<Call>, record: &mut Record) -> Result<Ending, Rejection> {
     // a request that found no place says nothing about the document: if it led, another one leads
-    let (permit, waited) = admit::place(&call, record).await?;
+    let (place, waited) = admit::place(&call, record).await?;
     if waited && let Some(entry) = recall::look_again(gateway, &mut call).await {
         call.land_with_verdict();
         return Ok(Ending::Known(entry));
     }
     let judged = async {
-        let answer = dispatch::send(&mut call, record).await?;
+        let answer = dispatch::send(&mut call, &place, record).await?;
         judge::judge(gateway, &call, answer, record.uploaded())
             .await
             .inspect_err(|_| record.end = Some("answer_body"))
@@ -134,7 +134,7 @@ async fn answer(gateway: &Shared, mut call: Box<Call>, record: &mut Record) -> R
     match judged.await {
         Ok(judged) => {
             let answer = remember::remember(gateway, call, judged, record).await;
-            Ok(Ending::Live(Box::new(answer), permit))
+            Ok(Ending::Live(Box::new(answer), place))
         }
         Err(rejection) => {
             call.land_without_verdict();

@@ -262,7 +262,12 @@ impl Memory {
         }
         let fence = fence.ok_or(NotRecorded::Store)?;
         let candidate = Candidate { entry, life: guard.rules.life, max_entries: self.max_entries };
-        match timeout_at(deadline.into(), self.store.record(candidate, fence)).await {
+        let mut unwatched = Unwatched { memory: self, key: Some(key) };
+        let recorded = timeout_at(deadline.into(), self.store.record(candidate, fence)).await;
+        if recorded.is_ok() {
+            unwatched.key = None;
+        }
+        match recorded {
             Ok(Ok(Recorded::Stored(entry))) if guard.distrusts(entry.recorded_at) => {
                 // the guard tripped while this was written
                 self.suspect(&upstream, entry.recorded_at, deadline).await;
@@ -290,8 +295,6 @@ impl Memory {
             }
             Err(_) => {
                 self.counts(|m| m.store_error("record"));
-                // it may still be written, after an acceptance even: what was said not to be recorded must not be
-                self.forget_later(key);
                 Err(NotRecorded::Store)
             }
         }
@@ -364,6 +367,21 @@ impl Memory {
 
     fn store_error(&self, op: &'static str, error: &StoreError) {
         report(&self.metrics, op, error);
+    }
+}
+
+/// A record on its way that nobody waits for any more, because its time is up or its client left: it may still be written,
+/// after an acceptance even. Whatever becomes of it is forgotten again.
+struct Unwatched<'a> {
+    memory: &'a Memory,
+    key: Option<Fingerprint>,
+}
+
+impl Drop for Unwatched<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.memory.forget_later(key);
+        }
     }
 }
 

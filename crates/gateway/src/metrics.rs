@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use nevertwice_domain::entry::Mismatch;
 use nevertwice_domain::outcome::{Outcome, OwnCode};
 use nevertwice_domain::profile::{Doubt, NotRecorded};
 use nevertwice_domain::status::{RefusalStatus, StatusSet};
@@ -278,8 +279,21 @@ impl MemoryMetrics {
             ),
             logged: Lock::default(),
         };
+        // all there from the start: an alert on an increase does not see a series that is born with its first fault
         for reason in NotRecorded::ALL {
             metrics.not_recorded.get_or_create_owned(&Reason { reason: reason.label() });
+        }
+        for op in ["recall", "record", "accept", "forget", "suspect"] {
+            metrics.store_errors.get_or_create_owned(&Op { op });
+        }
+        for result in ["verdict", "released", "given_up", "timed_out"] {
+            metrics.waits.get_or_create_owned(&ResultLabel { result });
+        }
+        for mismatch in Mismatch::ALL {
+            metrics.verify_failures.get_or_create_owned(&Reason { reason: mismatch.label() });
+        }
+        for doubt in [Doubt::Html, Doubt::Empty] {
+            metrics.doubts.get_or_create_owned(&Reason { reason: doubt.label() });
         }
         metrics
     }

@@ -16,6 +16,7 @@ use tokio::time::Sleep;
 
 use super::held::Held;
 use crate::lock::Lock;
+use crate::pool::Permit;
 
 /// How far a body got. Shared with the one who waits for the answer.
 #[derive(Debug)]
@@ -64,6 +65,8 @@ pub(crate) struct BodyFault(pub(crate) OwnCode);
 pub(crate) struct Outbound {
     source: Source,
     progress: Arc<Progress>,
+    /// An upload that goes on after its answer still takes its place.
+    _place: Arc<Permit>,
 }
 
 enum Source {
@@ -107,13 +110,13 @@ impl ClientBody {
 }
 
 impl Outbound {
-    pub(crate) fn held(body: Held) -> Self {
+    pub(crate) fn held(body: Held, place: Arc<Permit>) -> Self {
         let source = Source::Held(HeldBody { body, at: 0, next_edit: 0, reading: None, sent: 0 });
-        Self { source, progress: Progress::new() }
+        Self { source, progress: Progress::new(), _place: place }
     }
 
     /// A client's body, passed on as it comes.
-    pub(crate) fn client(body: &ClientBody) -> Self {
+    pub(crate) fn client(body: &ClientBody, place: Arc<Permit>) -> Self {
         let progress = Progress::new();
         progress.ended.store(body.empty, Ordering::Relaxed);
         let source = Source::Client(Coming {
@@ -127,7 +130,7 @@ impl Outbound {
             waiting_since: None,
             sleep: None,
         });
-        Self { source, progress }
+        Self { source, progress, _place: place }
     }
 
     pub(crate) fn progress(&self) -> Arc<Progress> {

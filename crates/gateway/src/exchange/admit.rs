@@ -1,5 +1,6 @@
 //! A place at the upstream, or a clear word that there is none.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use nevertwice_domain::outcome::OwnCode;
@@ -10,15 +11,15 @@ use super::recall::Call;
 use crate::pool::{Permit, Shed};
 
 /// Waits for a place in the upstream's pool. Says also whether it had to.
-pub(super) async fn place(call: &Call, record: &mut Record) -> Result<(Permit, bool), Rejection> {
+pub(super) async fn place(call: &Call, record: &mut Record) -> Result<(Arc<Permit>, bool), Rejection> {
     let pool = &call.plan.upstream.pool;
     if let Some(permit) = pool.try_admit() {
-        return Ok((permit, false));
+        return Ok((Arc::new(permit), false));
     }
     let began = Instant::now();
     let admitted = pool.admit(&call.plan.tenant.id).await;
     record.queue_wait = began.elapsed();
-    admitted.map(|permit| (permit, true)).map_err(|shed| Rejection {
+    admitted.map(|permit| (Arc::new(permit), true)).map_err(|shed| Rejection {
         code: match shed {
             Shed::Full => OwnCode::PoolFull,
             Shed::TimedOut => OwnCode::QueueTimeout,

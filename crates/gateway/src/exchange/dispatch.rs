@@ -1,5 +1,6 @@
 //! The call to the upstream: once, and never again after a byte of it may have been processed.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use http::Response;
@@ -8,16 +9,21 @@ use hyper::body::Incoming;
 use super::Rejection;
 use super::account::Record;
 use super::recall::Call;
+use crate::pool::Permit;
 
 /// Sends the request and returns the head of the answer.
-pub(super) async fn send(call: &mut Call, record: &mut Record) -> Result<Response<Incoming>, Rejection> {
+pub(super) async fn send(
+    call: &mut Call,
+    place: &Arc<Permit>,
+    record: &mut Record,
+) -> Result<Response<Incoming>, Rejection> {
     let Call { plan, head, body, .. } = call;
     let upstream = &plan.upstream;
     // taken back when nothing was sent; a call that is cut short stays one
     record.attempts = 1;
     let began = Instant::now();
     let answer = upstream.client.send(&plan.path, head, || {
-        let body = body.outbound();
+        let body = body.outbound(place);
         record.upload = Some(body.progress());
         body
     });

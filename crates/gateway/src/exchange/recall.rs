@@ -19,6 +19,7 @@ use super::plan::Plan;
 use crate::Shared;
 use crate::body::outbound::{ClientBody, Outbound};
 use crate::memory::{Attempt, Boarding, Guarded, Landing, Memory, UpstreamGuard};
+use crate::pool::Permit;
 
 /// What the memory says.
 pub(super) enum Recall {
@@ -76,10 +77,10 @@ impl Call {
 
 impl CallBody {
     /// The body for one try.
-    pub(super) fn outbound(&self) -> Outbound {
+    pub(super) fn outbound(&self, place: &Arc<Permit>) -> Outbound {
         match self {
-            Self::Document(document) => Outbound::held(document.body.clone()),
-            Self::Passing(body) => Outbound::client(body),
+            Self::Document(document) => Outbound::held(document.body.clone(), Arc::clone(place)),
+            Self::Passing(body) => Outbound::client(body, Arc::clone(place)),
         }
     }
 }

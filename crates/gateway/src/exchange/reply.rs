@@ -2,6 +2,7 @@
 
 mod stream;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -68,7 +69,7 @@ pub(super) fn abandon(answer: Response<Reply>) {
 }
 
 /// The upstream's answer.
-pub(super) fn live(answer: Answer, permit: Permit, mut record: Box<Record>) -> Response<Reply> {
+pub(super) fn live(answer: Answer, permit: Arc<Permit>, mut record: Box<Record>) -> Response<Reply> {
     let Answer { mut head, body, .. } = answer;
     let keep_length = record.method == Method::HEAD || head.status == StatusCode::NOT_MODIFIED;
     headers::answer(&mut head.headers, keep_length);

@@ -17,9 +17,11 @@ use hyper_util::client::legacy::{Client as Pooled, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use nevertwice_config::checked::{Upstream as Config, UpstreamTls};
 use nevertwice_domain::outcome::OwnCode;
+use nevertwice_domain::tenant::UpstreamName;
 
 use super::StartError;
 use crate::body::outbound::{BodyFault, Outbound, Progress};
+use crate::lock::Lock;
 use crate::tls;
 
 /// Reads and writes of a connection to an upstream go through a buffer of at most this size.
@@ -29,6 +31,8 @@ pub(crate) const ANSWER_MAX_FIELDS: usize = 200;
 /// The longest header section of an upstream's answer, in bytes.
 pub(crate) const ANSWER_MAX_HEAD: usize = 64 << 10;
 
+/// How often failures of one upstream are logged at most.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 /// How much later than a stalled client a stalled upload is the upstream's fault.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -39,6 +43,9 @@ pub(crate) struct Client {
     next: AtomicUsize,
     timeout: Duration,
     idle: Duration,
+    name: UpstreamName,
+    /// When a failure was last logged.
+    told: Lock<Option<Instant>>,
     connect: Duration,
 }
 
@@ -66,6 +73,9 @@ impl Client {
         http.set_nodelay(true);
         http.set_connect_timeout(Some(config.connect_timeout));
         http.set_keepalive(Some(Duration::from_secs(60)));
+        // an upstream that has answered and reads no more of the request is given up by the system
+        #[cfg(target_os = "linux")]
+        http.set_tcp_user_timeout(Some(config.idle_timeout));
         let https = HttpsConnectorBuilder::new()
             .with_tls_config(tls_config(&config.tls)?)
             .https_or_http()
@@ -85,10 +95,29 @@ impl Client {
             pooled,
             replicas,
             next: AtomicUsize::new(0),
+            name: config.name.clone(),
+            told: Lock::default(),
             timeout: config.timeout,
             idle: config.idle_timeout,
             connect: config.connect_timeout,
         })
+    }
+
+    /// Says in the log why a call failed, once in ten seconds: an upstream that is down fails every one.
+    fn tell(&self, error: &ClientError, call: CallError) {
+        let now = Instant::now();
+        let mut told = self.told.hold();
+        if told.is_some_and(|at| now.duration_since(at) < TELL_EVERY) {
+            return;
+        }
+        *told = Some(now);
+        let mut reason = error.to_string();
+        let mut source = std::error::Error::source(error);
+        while let Some(inner) = source {
+            reason = format!("{reason}: {inner}");
+            source = inner.source();
+        }
+        tracing::warn!(upstream = %self.name, code = call.code.name(), reason, "a call to an upstream failed");
     }
 
     /// The path prefix of the replicas.
@@ -171,7 +200,11 @@ impl Client {
         loop {
             tokio::select! {
                 biased;
-                result = answer.as_mut() => return result.map_err(|e| classify(&e)),
+                result = answer.as_mut() => return result.map_err(|error| {
+                    let call = classify(&error);
+                    self.tell(&error, call);
+                    call
+                }),
                 () = sleep.as_mut() => {}
             }
             if connection.connection_metadata().is_none() {

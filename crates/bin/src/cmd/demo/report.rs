@@ -107,7 +107,9 @@ pub fn how_to_go_on(
         let _ = writeln!(
             out,
             "\nThe gateway serves on. Try it:\n\
-             \x20 curl -i -H 'Authorization: Bearer demo-key-a' --data-binary @FILE http://{gateway}/classify\n\
+             \x20 curl -i -H 'Authorization: Bearer demo-key-a' -H 'Content-Type: application/octet-stream' \\\n\
+             \x20      --data-binary @FILE http://{gateway}/classify\n\
+             \x20 (the documents of the table are in examples/document-checker/documents)\n\
              \x20 nevertwice refusals list --admin http://{admin}\n\
              \x20 tail -f {}\n\
              The document service itself is at http://{service}/classify.",

@@ -81,6 +81,10 @@ fn field(lines: &[u8], line: Range<usize>) -> Result<(Vec<u8>, Range<usize>), &'
     }
     let first = text[colon + 1..].iter().position(|b| !is_blank(*b)).map_or(text.len(), |i| colon + 1 + i);
     let last = text[first..].iter().rposition(|b| !is_blank(*b)).map_or(first, |i| first + i + 1);
+    // one blank or none is what every sender writes; more of them may be refused by a reader, so they are not the same
+    if first - colon > 2 || last != text.len() || text[colon + 1..first].contains(&b'\t') {
+        return Err("more blanks around a field value of a part than one in front");
+    }
     Ok((name.to_ascii_lowercase(), line.start + first..line.start + last))
 }
 

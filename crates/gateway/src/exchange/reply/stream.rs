@@ -45,7 +45,7 @@ struct Relay {
 struct Flow {
     rest: Incoming,
     /// Held until the upstream has sent all, then given up at once, however slowly the client reads.
-    permit: Option<Permit>,
+    permit: Option<Arc<Permit>>,
     /// Since when the client could have taken the next frame; `None` while the upstream is waited for.
     untaken_since: Option<Instant>,
 }
@@ -86,7 +86,7 @@ impl Reply {
         rest: Incoming,
         idle: Duration,
         total: Option<Duration>,
-        permit: Permit,
+        permit: Arc<Permit>,
         record: Box<Record>,
     ) -> Self {
         let now = Instant::now();

@@ -110,8 +110,12 @@ fn fields(lines: &[Vec<u8>], rule: FileNameRule) -> Option<(Fields, bool)> {
         if name.is_empty() || !name.chars().all(token) {
             return None;
         }
-        // Controls but tab are gone, so these are the blanks.
-        let mut value = line[colon + 1..].trim_ascii().to_vec();
+        // Controls but tab are gone, so these are the blanks: one in front at most.
+        let written = &line[colon + 1..];
+        let mut value = written.trim_ascii().to_vec();
+        if ![value.clone(), [b" ", &value[..]].concat()].contains(&written.to_vec()) {
+            return None;
+        }
         if name == "content-disposition" {
             let (file, neutral) = disposition(&value)?;
             if rule == FileNameRule::Neutral {

@@ -27,8 +27,8 @@ fn the_extension_alone_is_left() {
         ("form-data; name=f; filename=a.tar.GZ", "form-data; name=f; filename=\"document.gz\""),
         (" form-data; name=f; filename=\"document.pdf\"", " form-data; name=f; filename=\"document.pdf\""),
         (
-            "\tForm-Data ;filename=x.PDF;name=\"a\\\"b\"  ",
-            "\tform-data; name=\"a\\\"b\"; filename=\"document.pdf\"  ",
+            " Form-Data ;filename=x.PDF;name=\"a\\\"b\"",
+            " form-data; name=\"a\\\"b\"; filename=\"document.pdf\"",
         ),
         (" form-data; name=f; filename=\"scan\"", " form-data; name=f; filename=\"document\""),
         (" form-data; name=f; filename=\"a.b/c\"", " form-data; name=f; filename=\"document\""),

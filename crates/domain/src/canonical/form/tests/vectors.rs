@@ -228,6 +228,18 @@ fn what_parsers_disagree_on_is_refused() {
         ("malformed header field name in a part", one(&format!("{FILE}\r\n a:b"), "x")),
         ("header line of a part without a colon", one(&format!("{FILE}\r\n folded"), "x")),
         ("malformed header field name in a part", one(&format!("{FILE}\r\n\tfolded: x"), "x")),
+        (
+            "more blanks around a field value of a part than one in front",
+            one(&format!("{FILE}\r\nx-a:{}x", " ".repeat(12_000)), "x"),
+        ),
+        (
+            "more blanks around a field value of a part than one in front",
+            one(&format!("{FILE}\r\nx-a:\tx"), "x"),
+        ),
+        (
+            "more blanks around a field value of a part than one in front",
+            one(&format!("{FILE}\r\nx-a: x "), "x"),
+        ),
         ("malformed header field name in a part", one("Content-Disposition : form-data; name=a", "x")),
         ("malformed header field name in a part", one(&format!(": x\r\n{FILE}"), "x")),
         ("header field twice in a part", one(&format!("{FILE}\r\n{FILE}"), "x")),
