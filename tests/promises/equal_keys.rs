@@ -107,10 +107,10 @@ impl Sent {
         let Spelling { boundary, upper, padded, swapped, .. } = self.spelling;
         let mut out = String::new();
         for (name, file, kind, content) in parts {
-            let pad = if padded { "  \t" } else { " " };
+            let pad = if padded { "" } else { " " };
             let field = |name: &str, value: &str| {
                 let name = if upper { name.to_uppercase() } else { name.to_owned() };
-                format!("{name}:{pad}{value}{}\r\n", if padded { " " } else { "" })
+                format!("{name}:{pad}{value}\r\n")
             };
             let file = file.map(|file| format!("; filename=\"{file}\"")).unwrap_or_default();
             let mut fields = vec![field("Content-Disposition", &format!("form-data; name=\"{name}\"{file}"))];

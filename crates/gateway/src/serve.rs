@@ -260,9 +260,10 @@ async fn idle_h2(exchanges: OnConnection, timing: Timing) {
         tokio::time::sleep(left.min(timing.keep_alive)).await;
     }
     loop {
-        let begun = exchanges.begun();
+        let (begun, busy) = (exchanges.begun(), exchanges.any());
         tokio::time::sleep(timing.keep_alive).await;
-        if exchanges.begun() == begun && !exchanges.any() {
+        // idle from one look to the next
+        if exchanges.begun() == begun && !busy {
             return;
         }
     }

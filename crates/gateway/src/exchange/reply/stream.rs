@@ -16,18 +16,15 @@ use crate::lock::Lock;
 use crate::pool::Permit;
 
 /// The body of an answer.
-pub(crate) struct Reply {
-    source: Source,
-    record: Box<Record>,
-}
-
-enum Source {
-    Whole(Option<Bytes>),
+pub(crate) enum Reply {
+    /// In one piece, or none.
+    Whole(Option<Bytes>, Box<Record>),
+    /// As the upstream sends it.
     Relay(Box<Relay>),
 }
 
 /// An upstream's body on its way through, frame by frame and without a buffer.
-struct Relay {
+pub(crate) struct Relay {
     begun: VecDeque<Bytes>,
     flow: Arc<Lock<Option<Flow>>>,
     idle: Duration,
@@ -48,6 +45,7 @@ struct Flow {
     permit: Option<Arc<Permit>>,
     /// Since when the client could have taken the next frame; `None` while the upstream is waited for.
     untaken_since: Option<Instant>,
+    record: Box<Record>,
 }
 
 /// Ends a relay whose client takes nothing for `stall`.
@@ -73,12 +71,25 @@ pub(crate) struct BrokenOff(&'static str);
 
 impl Reply {
     pub(crate) fn whole(body: Bytes, record: Box<Record>) -> Self {
-        Self { source: Source::Whole(Some(body).filter(|b| !b.is_empty())), record }
+        Self::Whole(Some(body).filter(|b| !b.is_empty()), record)
     }
 
     /// Nobody takes it: it was not answered with, however short it is.
     pub(crate) fn abandon(mut self) {
-        self.record.abandoned = true;
+        self.with_record(|record, _| record.abandoned = true);
+    }
+
+    /// The record, as long as the exchange is not over, and whether all of the body was handed on.
+    fn with_record(&mut self, act: impl FnOnce(&mut Record, bool)) {
+        match self {
+            Self::Whole(body, record) => act(record, body.is_none()),
+            Self::Relay(relay) => {
+                let all = relay.is_end();
+                if let Some(flow) = relay.flow.hold().as_mut() {
+                    act(&mut flow.record, all);
+                }
+            }
+        }
     }
 
     pub(crate) fn relay(
@@ -92,11 +103,12 @@ impl Reply {
         let now = Instant::now();
         let ended = rest.is_end_stream();
         let permit = Some(permit).filter(|_| !ended);
-        let flow = Flow { rest, permit, untaken_since: Some(now) };
-        let flow = Arc::new(Lock::new(Some(flow)));
-        if record.version == http::Version::HTTP_2 {
-            record.watch_beside(let_go(Arc::downgrade(&flow), record.write_stall()));
+        let (version, stall) = (record.version, record.write_stall());
+        let flow = Arc::new(Lock::new(None));
+        if version == http::Version::HTTP_2 {
+            record.watch_beside(let_go(Arc::downgrade(&flow), stall));
         }
+        *flow.hold() = Some(Flow { rest, permit, untaken_since: Some(now), record });
         let relay = Relay {
             begun: begun.into(),
             flow,
@@ -107,12 +119,26 @@ impl Reply {
             ended,
             broken: None,
         };
-        Self { source: Source::Relay(Box::new(relay)), record }
+        Self::Relay(Box::new(relay))
     }
 }
 
 impl Relay {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>> {
+        let polled = self.poll_chunk(cx);
+        let all = self.is_end();
+        if let (Poll::Ready(polled), Some(flow)) = (&polled, self.flow.hold().as_mut()) {
+            match polled {
+                Some(Ok(chunk)) => flow.record.bytes_out += chunk.len() as u64,
+                Some(Err(broken)) => flow.record.end = Some(broken.0),
+                None => {}
+            }
+            flow.record.complete |= all;
+        }
+        polled
+    }
+
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>> {
         if let Some(chunk) = self.begun.pop_front() {
             return Poll::Ready(Some(Ok(chunk)));
         }
@@ -183,41 +209,28 @@ impl Body for Reply {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BrokenOff>>> {
-        let this = &mut *self;
-        let chunk = match &mut this.source {
-            Source::Whole(body) => body.take().map(Ok),
-            Source::Relay(relay) => {
-                std::task::ready!(relay.poll(cx))
+        match &mut *self {
+            Self::Whole(body, record) => {
+                let chunk = body.take();
+                record.bytes_out += chunk.as_ref().map_or(0, Bytes::len) as u64;
+                record.complete = true;
+                Poll::Ready(chunk.map(|chunk| Ok(Frame::data(chunk))))
             }
-        };
-        match chunk {
-            Some(Ok(chunk)) => {
-                this.record.bytes_out += chunk.len() as u64;
-                this.record.complete = this.is_end_stream();
-                Poll::Ready(Some(Ok(Frame::data(chunk))))
-            }
-            Some(Err(broken)) => {
-                this.record.end = Some(broken.0);
-                Poll::Ready(Some(Err(broken)))
-            }
-            None => {
-                this.record.complete = true;
-                Poll::Ready(None)
-            }
+            Self::Relay(relay) => relay.poll(cx).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.source {
-            Source::Whole(body) => body.is_none(),
-            Source::Relay(relay) => relay.is_end(),
+        match self {
+            Self::Whole(body, _) => body.is_none(),
+            Self::Relay(relay) => relay.is_end(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.source {
-            Source::Whole(body) => SizeHint::with_exact(body.as_ref().map_or(0, Bytes::len) as u64),
-            Source::Relay(relay) => {
+        match self {
+            Self::Whole(body, _) => SizeHint::with_exact(body.as_ref().map_or(0, Bytes::len) as u64),
+            Self::Relay(relay) => {
                 let begun: u64 = relay.begun.iter().map(|c| c.len() as u64).sum();
                 match relay.flow.hold().as_ref().and_then(|flow| flow.rest.size_hint().exact()) {
                     Some(rest) => SizeHint::with_exact(begun + rest),
@@ -231,7 +244,9 @@ impl Body for Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         // an answer without a body, or to HEAD, is complete without ever being asked for a frame
-        let whole = self.is_end_stream() || self.record.method == http::Method::HEAD;
-        self.record.complete = (self.record.complete || whole) && !self.record.abandoned;
+        self.with_record(|record, all| {
+            let whole = record.complete || all || record.method == http::Method::HEAD;
+            record.complete = whole && !record.abandoned;
+        });
     }
 }
