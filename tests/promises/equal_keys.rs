@@ -63,9 +63,11 @@ struct Meaning {
 }
 
 /// Media types that mean the same stand in one row.
-const LABELS: [&[&str]; 8] = [
-    &["application/pdf", "Application/PDF", "application/pdf ;"],
-    &["application/pdf;charset=x", "APPLICATION/pdf ;  Charset=x"],
+const LABELS: [&[&str]; 10] = [
+    &["application/pdf", "Application/PDF"],
+    &["application/pdf ;"],
+    &["application/pdf;charset=x", "APPLICATION/pdf ; Charset=x"],
+    &["application/pdf;  charset=x"],
     &["application/pdf;charset=X"],
     &["application/pdf;charset=\"x\""],
     &["pdf"],

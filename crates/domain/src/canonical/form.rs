@@ -47,7 +47,7 @@ pub enum FileNameRule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Form {
     /// BLAKE3 over the form. Two bodies with equal digests are equal apart from their boundary and, in the header blocks of
-    /// their parts, the letter case of field names, the blanks around field values and the order of the fields. Preamble,
+    /// their parts, the letter case of field names, the one blank before field values and the order of the fields. Preamble,
     /// epilogue and the order of the parts count.
     ///
     /// With [`FileNameRule::Neutral`] it is the digest of the body that the edits make, read with [`FileNameRule::Keyed`].
