@@ -156,7 +156,11 @@ impl Shared {
                     self.metrics.audit_errors.inc();
                     self.failing.store(true, Ordering::Relaxed);
                     if !std::mem::replace(&mut reported, true) {
-                        tracing::error!(%error, "audit lines cannot be written, they are kept as long as there is room");
+                        tracing::error!(
+                            %error,
+                            requests_refused = self.refuse,
+                            "audit lines cannot be written, they are kept as long as there is room"
+                        );
                     }
                 }
             }

@@ -110,7 +110,7 @@ fn profile(raw: Option<&At<String>>, cx: &mut Context<'_>) -> &'static dyn Profi
         let cause = format!("the profile `{name}` is not supported by this version yet");
         cx.found.error(place, cause, "use `profile: status`");
     } else {
-        let known = profile::NAMES.iter().chain(&LATER_PROFILES).copied();
+        let known = profile::NAMES.iter().copied();
         cx.found.error(place, "there is no profile of this name", near::cure(name, known, "profiles"));
     }
     &StatusProfile
