@@ -224,12 +224,6 @@ impl Selector {
         Self { fingerprint: Some(fingerprint), ..Self::default() }
     }
 
-    /// Whether no condition is set: every entry matches.
-    #[must_use]
-    pub fn is_everything(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Whether what is described by these facts is selected.
     #[must_use]
     pub fn matches(
