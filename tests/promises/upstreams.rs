@@ -13,58 +13,60 @@ use crate::bench::{assert_own, post, settle};
 
 const CLASSIFY: &str = "/doc-classifier/classify";
 
-/// Posts distinct documents at about the pace at which the upstream closes idle connections.
-async fn pace(addr: SocketAddr, lane: u64, posts: u64, pause: u64) -> Vec<Answer> {
-    let mut client = Client::connect(addr).await;
-    let mut answers = Vec::new();
-    for n in 0..posts {
-        // The pause is the case itself: it goes around the upstream's own limit, ten milliseconds to each side.
-        tokio::time::sleep(Duration::from_millis(pause - 10) + Duration::from_micros(n * 20_000 / posts))
-            .await;
-        let request = Request::post(&format!("/lane-{lane}/classify")).bearer("tok-1");
-        answers.push(client.request(request.body(random_document(lane * 1_000 + n, 64))).await);
-    }
-    answers
-}
-
+/// The upstream closes connections that are idle for 40 ms; a client posts distinct documents at that pace, from ten
+/// milliseconds below the limit to ten above it.
 async fn answers_at_the_pace(pool: &str, posts: u64) -> (Vec<Answer>, Upstream, Gateway) {
-    const LANES: u64 = 4;
     let upstream = Upstream::start().await;
     upstream.idle_close(Duration::from_millis(40));
-    let lanes: String = (0..LANES)
-        .map(|n| {
-            format!("- {{name: lane-{n}, base_url: \"{}\", sync_paths: [/classify]{pool}}}\n", upstream.url())
-        })
-        .collect();
-    let gateway = Gateway::with(&upstream.url(), &[("UPSTREAMS", &lanes)]).await;
-    let mut running = JoinSet::new();
-    for lane in 0..LANES {
-        running.spawn(pace(gateway.addr, lane, posts, 40));
+    let gateway = Gateway::with(&upstream.url(), &[("UPSTREAM", pool)]).await;
+    let mut client = Client::connect(gateway.addr).await;
+    let mut answers = Vec::new();
+    for n in 0..posts {
+        // the pause is the case itself
+        tokio::time::sleep(Duration::from_millis(30) + Duration::from_micros(n * 20_000 / posts)).await;
+        let request = Request::post(CLASSIFY).bearer("tok-1");
+        answers.push(client.request(request.body(random_document(n, 64))).await);
     }
-    (running.join_all().await.concat(), upstream, gateway)
+    (answers, upstream, gateway)
 }
 
 #[tokio::test]
 async fn cn_01_connections_kept_shorter_than_the_upstream_keeps_them_never_fail() {
-    let (answers, upstream, gateway) = answers_at_the_pace(", pool: {idle_connection_ms: 15}", 40).await;
+    let (answers, upstream, gateway) = answers_at_the_pace("pool: {idle_connection_ms: 15}", 40).await;
     assert!(answers.iter().all(|answer| answer.status == 200));
-    assert_eq!((answers.len(), upstream.calls()), (160, 160));
-    settle(&gateway, 160).await;
+    assert_eq!((answers.len(), upstream.calls()), (40, 40));
+    settle(&gateway, 40).await;
 }
 
 #[tokio::test]
-async fn cn_01_an_upstream_that_closes_idle_connections_makes_no_error_storm() {
-    let (answers, upstream, gateway) = answers_at_the_pace("", 100).await;
+async fn slow_cn_01_an_upstream_that_closes_idle_connections_makes_no_error_storm() {
+    // The default is 4 s. What the upstream does is learned from the first connection that it closes; if that was in the
+    // very instant of a request, this one request is lost: fewer than 0.5 % of them.
+    let (answers, upstream, gateway) = answers_at_the_pace("", 500).await;
     let failed: Vec<_> = answers.iter().filter(|answer| answer.status != 200).collect();
     for answer in &failed {
         assert_own(answer, 502, "UPSTREAM_CLOSED", "the race at the idle limit");
     }
-    // The case allows 0.5 %. How wide the window of the race is depends on how busy the machine is: 0.3 % of the calls fall
-    // into it on an idle one, some percent beside a build. What may never be is a storm.
-    assert!(failed.len() <= 20, "{} of {} failed", failed.len(), answers.len());
-    assert!(upstream.calls() <= 400, "no call was sent twice");
-    let lines = settle(&gateway, 400).await;
+    assert!(failed.len() * 200 < answers.len(), "{} of {} failed", failed.len(), answers.len());
+    assert!(upstream.calls() <= 500, "no call was sent twice");
+    let lines = settle(&gateway, 500).await;
     assert!(lines.iter().all(|line| line["attempts"] == 1));
+}
+
+#[tokio::test]
+async fn cn_01_what_an_upstream_says_of_its_connections_is_believed() {
+    let upstream = Upstream::start().await;
+    for (says, connections) in [("timeout=0", 3), ("timeout=5, max=100", 1)] {
+        upstream.always(Reply::status(200).header("Keep-Alive", says));
+        let gateway = Gateway::simple(&upstream.url()).await;
+        let before = upstream.connections();
+        for n in 0..3 {
+            let answer = post(&gateway, CLASSIFY, random_document(n, 64)).await;
+            assert_eq!((answer.status, answer.header("keep-alive")), (200, None));
+        }
+        assert_eq!(upstream.connections() - before, connections, "{says}");
+        settle(&gateway, 3).await;
+    }
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ struct Confined {
     instead: &'static str,
 }
 
-const CONFINED: [Confined; 3] = [
+const CONFINED: [Confined; 4] = [
     Confined {
         path: &["serde_saphyr"],
         to: "crates/config/src/load.rs",
@@ -36,8 +36,13 @@ const CONFINED: [Confined; 3] = [
         instead: "go through the traits of the store",
     },
     Confined {
+        path: &["hyper", "client"],
+        to: "crates/gateway/src/upstream/connections.rs",
+        instead: "send through the gateway's upstream client",
+    },
+    Confined {
         path: &["hyper_util", "client"],
-        to: "crates/gateway/src/upstream/client.rs",
+        to: "crates/gateway/src/upstream/connections.rs",
         instead: "send through the gateway's upstream client",
     },
 ];

@@ -319,7 +319,7 @@ block! {
         max_queue: Whole,
         /// How long one may wait, in milliseconds.
         queue_timeout_ms: Whole,
-        /// How long an unused connection to the upstream is kept, in milliseconds. Keep it below the upstream's own limit, so that the upstream never closes first.
+        /// How long an unused connection to the upstream is kept, in milliseconds. Below the upstream's own limit the upstream never closes first; a lower limit of an upstream is learned from what it says and does.
         idle_connection_ms: Whole,
     } later []
 }

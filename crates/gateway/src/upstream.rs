@@ -1,6 +1,7 @@
 //! An upstream at run time: its connections, its pool, its side of the memory and its series.
 
 pub(crate) mod client;
+mod connections;
 
 use std::collections::HashMap;
 use std::sync::Arc;

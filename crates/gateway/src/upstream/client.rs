@@ -1,31 +1,25 @@
-//! The HTTP client: the only file that names it.
+//! The HTTP client of an upstream.
 //!
 //! It follows no redirect, decodes nothing, and sends a request again only when not one byte of it had been written (a
-//! pooled connection that was found dead, or a replica that could not be connected to). It speaks HTTP/1.1: there a broken
+//! kept connection that was found closed, or a replica that could not be connected to). It speaks HTTP/1.1: there a broken
 //! exchange tells plainly whose it was.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use http::uri::{Authority, PathAndQuery, Scheme};
+use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header};
 use hyper::body::{Body, Incoming};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::{CaptureConnection, HttpConnector, capture_connection};
-use hyper_util::client::legacy::{Client as Pooled, Error as ClientError};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use nevertwice_config::checked::{Upstream as Config, UpstreamTls};
+use nevertwice_config::checked::Upstream as Config;
 use nevertwice_domain::outcome::OwnCode;
 use nevertwice_domain::tenant::UpstreamName;
 
 use super::StartError;
+use super::connections::{self, Connection, Connections, SendError};
 use crate::body::outbound::{BodyFault, Outbound, Progress};
 use crate::lock::Lock;
-use crate::tls;
 
-/// Reads and writes of a connection to an upstream go through a buffer of at most this size.
-const BUFFER_BYTES: usize = 256 << 10;
 /// The most header fields of an upstream's answer.
 pub(crate) const ANSWER_MAX_FIELDS: usize = 200;
 /// The longest header section of an upstream's answer, in bytes.
@@ -38,7 +32,6 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// A client of one upstream.
 pub(crate) struct Client {
-    pooled: Pooled<HttpsConnector<HttpConnector>, Outbound>,
     replicas: Vec<Replica>,
     next: AtomicUsize,
     timeout: Duration,
@@ -50,8 +43,11 @@ pub(crate) struct Client {
 }
 
 struct Replica {
-    scheme: Scheme,
-    authority: Authority,
+    connections: Arc<Connections>,
+    /// As it is written in the configuration.
+    authority: String,
+    /// `Host`: the authority without the port that its scheme stands for.
+    host: HeaderValue,
     /// Path prefix without a trailing slash.
     prefix: String,
 }
@@ -68,32 +64,13 @@ pub(crate) struct CallError {
 
 impl Client {
     pub(crate) fn new(config: &Config) -> Result<Self, StartError> {
-        let mut http = HttpConnector::new();
-        http.enforce_http(false);
-        http.set_nodelay(true);
-        http.set_connect_timeout(Some(config.connect_timeout));
-        http.set_keepalive(Some(Duration::from_secs(60)));
-        // an upstream that has answered and reads no more of the request is given up by the system
-        #[cfg(target_os = "linux")]
-        http.set_tcp_user_timeout(Some(config.idle_timeout));
-        let https = HttpsConnectorBuilder::new()
-            .with_tls_config(tls_config(&config.tls)?)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(http);
-        let pooled = Pooled::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .timer(TokioTimer::new())
-            .pool_idle_timeout(config.pool.connection_idle)
-            .pool_max_idle_per_host(config.pool.max_in_flight)
-            .http1_max_buf_size(BUFFER_BYTES)
-            // one more than allowed, so that it is the gateway that says what is wrong
-            .http1_max_headers(ANSWER_MAX_FIELDS + 1)
-            .build(https);
-        let replicas = config.base_urls.iter().filter_map(Replica::new).collect();
+        let connector = connections::connector(config)?;
+        let replicas = config.base_urls.iter().filter_map(|base| {
+            let (idle, most) = (config.pool.connection_idle, config.pool.max_in_flight);
+            Replica::new(base, |to| Connections::new(connector.clone(), to, idle, most))
+        });
         Ok(Self {
-            pooled,
-            replicas,
+            replicas: replicas.collect(),
             next: AtomicUsize::new(0),
             name: config.name.clone(),
             told: Lock::default(),
@@ -104,7 +81,7 @@ impl Client {
     }
 
     /// Says in the log why a call failed, once in ten seconds: an upstream that is down fails every one.
-    fn tell(&self, error: &ClientError, call: CallError) {
+    fn tell(&self, error: &(dyn std::error::Error + 'static), call: CallError) {
         let now = Instant::now();
         let mut told = self.told.hold();
         if told.is_some_and(|at| now.duration_since(at) < TELL_EVERY) {
@@ -112,7 +89,7 @@ impl Client {
         }
         *told = Some(now);
         let mut reason = error.to_string();
-        let mut source = std::error::Error::source(error);
+        let mut source = error.source();
         while let Some(inner) = source {
             reason = format!("{reason}: {inner}");
             source = inner.source();
@@ -127,7 +104,7 @@ impl Client {
 
     /// The path prefix of the replica at `authority`, if it is one of this upstream's own.
     pub(crate) fn prefix_of(&self, authority: &str) -> Option<&str> {
-        let replica = self.replicas.iter().find(|r| r.authority.as_str().eq_ignore_ascii_case(authority))?;
+        let replica = self.replicas.iter().find(|r| r.authority.eq_ignore_ascii_case(authority))?;
         Some(&replica.prefix)
     }
 
@@ -171,63 +148,82 @@ impl Client {
             // a server may ask for a length where a body is usual (RFC 9110 section 8.6); hyper says none for an empty one
             request.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
+        request.headers_mut().insert(header::HOST, replica.host.clone());
         *request.method_mut() = method;
-        let connection = capture_connection(&mut request);
-        let answer = self.pooled.request(request);
-        let answer = self.until_head(answer, &connection, &progress).await?;
-        if let Err(error) = check_head(&answer) {
-            // where this answer ends is in doubt: what comes next on its connection must not answer another request
-            if let Some(connected) = connection.connection_metadata().as_ref() {
-                connected.poison();
+        let mut kept = replica.connections.take();
+        loop {
+            let (mut connection, fresh) = match kept {
+                Some(connection) => (connection, false),
+                None => (self.connect(replica).await?, true),
+            };
+            let sent = Instant::now();
+            match self.until_head(connection.send(request), &progress).await? {
+                Ok(answer) => {
+                    // where a malformed answer ends is in doubt: what came next on its connection could answer another request
+                    check_head(&answer)?;
+                    replica.connections.keep(connection, answer.headers());
+                    return Ok(answer);
+                }
+                Err(error) => {
+                    replica.connections.broke(&connection, sent.elapsed());
+                    match error {
+                        SendError::Unsent(again) if !fresh => request = *again,
+                        error => return Err(self.failed(error)),
+                    }
+                    kept = replica.connections.take();
+                }
             }
-            return Err(error);
         }
-        Ok(answer)
     }
 
-    /// Waits for the answer's head: as long as a connection may take, TLS included, then as long as the body moves on, then as
-    /// long as the upstream may think.
-    async fn until_head(
+    /// A new connection to the replica.
+    async fn connect(&self, replica: &Replica) -> Result<Connection, CallError> {
+        let unreachable = |detail| CallError { code: OwnCode::UpstreamUnreachable, detail, unsent: true };
+        match tokio::time::timeout(self.connect, replica.connections.connect()).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => {
+                let call = unreachable(connect_detail(&*error));
+                self.tell(&*error, call);
+                Err(call)
+            }
+            Err(_) => Err(unreachable("connect_timeout")),
+        }
+    }
+
+    /// Waits for the answer's head as long as the body moves on, then as long as the upstream may think.
+    async fn until_head<T>(
         &self,
-        answer: impl Future<Output = Result<Response<Incoming>, ClientError>>,
-        connection: &CaptureConnection,
-        progress: &Arc<Progress>,
-    ) -> Result<Response<Incoming>, CallError> {
+        answer: impl Future<Output = T>,
+        progress: &Progress,
+    ) -> Result<T, CallError> {
         let mut answer = std::pin::pin!(answer);
-        let began = Instant::now();
-        let sleep = tokio::time::sleep_until((began + self.connect.min(self.timeout).min(self.idle)).into());
-        let mut sleep = std::pin::pin!(sleep);
         loop {
-            tokio::select! {
-                biased;
-                result = answer.as_mut() => return result.map_err(|error| {
-                    let call = classify(&error);
-                    self.tell(&error, call);
-                    call
-                }),
-                () = sleep.as_mut() => {}
-            }
-            if connection.connection_metadata().is_none() {
-                let until = began + self.connect;
-                if Instant::now() >= until {
-                    return Err(CallError {
-                        code: OwnCode::UpstreamUnreachable,
-                        detail: "connect_timeout",
-                        unsent: true,
-                    });
-                }
-                sleep.as_mut().reset(until.into());
-                continue;
-            }
             let (last, ended) = progress.state();
             // a client that stalls is found out by its own body first
-            let until = if ended { last + self.timeout } else { last + self.idle + GRACE };
-            if Instant::now() >= until {
-                let detail = if ended { "answer_timeout" } else { "upload_stalled" };
+            let (until, detail) = match ended {
+                true => (last + self.timeout, "answer_timeout"),
+                false => (last + self.idle + GRACE, "upload_stalled"),
+            };
+            let now = Instant::now();
+            if now >= until {
                 return Err(CallError::own(OwnCode::UpstreamTimeout, detail));
             }
-            sleep.as_mut().reset(until.into());
+            // a body that ends meanwhile ends now at the earliest
+            let look_again = if ended { until } else { until.min(now + self.timeout) };
+            if let Ok(answer) = tokio::time::timeout_at(look_again.into(), answer.as_mut()).await {
+                return Ok(answer);
+            }
         }
+    }
+
+    /// What a call means that broke on its connection.
+    fn failed(&self, error: SendError) -> CallError {
+        let (call, error) = match error {
+            SendError::Unsent(_) => return CallError::own(OwnCode::UpstreamClosed, "closed"),
+            SendError::Broken(error) => (classify(&error), error),
+        };
+        self.tell(&error, call);
+        call
     }
 }
 
@@ -238,28 +234,28 @@ impl CallError {
 }
 
 impl Replica {
-    fn new(base: &Uri) -> Option<Self> {
-        let prefix = base.path().trim_end_matches('/').to_owned();
-        Some(Self { scheme: base.scheme()?.clone(), authority: base.authority()?.clone(), prefix })
+    fn new(base: &Uri, connections: impl FnOnce(Uri) -> Arc<Connections>) -> Option<Self> {
+        let (scheme, authority) = (base.scheme()?, base.authority()?);
+        let usual = if *scheme == Scheme::HTTPS { 443 } else { 80 };
+        let host = match authority.port_u16() {
+            Some(port) if port != usual => authority.as_str(),
+            _ => authority.host(),
+        };
+        let to = Uri::builder().scheme(scheme.clone()).authority(authority.clone()).path_and_query("/");
+        Some(Self {
+            connections: connections(to.build().ok()?),
+            authority: authority.to_string(),
+            host: HeaderValue::from_str(host).ok()?,
+            prefix: base.path().trim_end_matches('/').to_owned(),
+        })
     }
 
     fn uri(&self, path: &PathAndQuery) -> Option<Uri> {
-        let path = if self.prefix.is_empty() {
-            path.clone()
-        } else {
-            PathAndQuery::from_maybe_shared(format!("{}{path}", self.prefix)).ok()?
-        };
-        Uri::builder()
-            .scheme(self.scheme.clone())
-            .authority(self.authority.clone())
-            .path_and_query(path)
-            .build()
-            .ok()
+        if self.prefix.is_empty() {
+            return Some(path.clone().into());
+        }
+        Some(PathAndQuery::from_maybe_shared(format!("{}{path}", self.prefix)).ok()?.into())
     }
-}
-
-fn tls_config(config: &UpstreamTls) -> Result<rustls::ClientConfig, StartError> {
-    tls::client(config.ca.as_deref(), config.client.as_ref()).map_err(StartError::Tls)
 }
 
 /// An answer whose framing is doubtful must not be believed (RFC 9112 section 6.3), however lenient the parser was.
@@ -292,11 +288,8 @@ fn check_head(answer: &Response<Incoming>) -> Result<(), CallError> {
     Ok(())
 }
 
-/// What a failed call means. Only a failed connection is known to have sent nothing.
-fn classify(error: &ClientError) -> CallError {
-    if error.is_connect() {
-        return CallError { code: OwnCode::UpstreamUnreachable, detail: connect_detail(error), unsent: true };
-    }
+/// What a call means that failed after something of it may have been sent.
+fn classify(error: &hyper::Error) -> CallError {
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(inner) = source {
         if let Some(BodyFault(code)) = inner.downcast_ref::<BodyFault>() {
@@ -312,8 +305,8 @@ fn classify(error: &ClientError) -> CallError {
     CallError::own(OwnCode::UpstreamClosed, "closed")
 }
 
-fn connect_detail(error: &ClientError) -> &'static str {
-    let mut source = std::error::Error::source(error);
+fn connect_detail(error: &(dyn std::error::Error + 'static)) -> &'static str {
+    let mut source = Some(error);
     while let Some(inner) = source {
         if is_tls(inner) {
             return "tls";
