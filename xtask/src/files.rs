@@ -24,7 +24,7 @@ struct Confined {
     instead: &'static str,
 }
 
-const CONFINED: [Confined; 4] = [
+const CONFINED: [Confined; 3] = [
     Confined {
         path: &["serde_saphyr"],
         to: "crates/config/src/load.rs",
@@ -34,11 +34,6 @@ const CONFINED: [Confined; 4] = [
         path: &["rusqlite"],
         to: "crates/store/src/sqlite",
         instead: "go through the traits of the store",
-    },
-    Confined {
-        path: &["hyper", "client"],
-        to: "crates/gateway/src/upstream/connections.rs",
-        instead: "send through the gateway's upstream client",
     },
     Confined {
         path: &["hyper_util", "client"],
