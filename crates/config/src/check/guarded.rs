@@ -287,10 +287,10 @@ fn life(raw: &raw::UpstreamCache, config: &Config, cx: &mut Context<'_>) -> Life
         Ladder { first_ms: first_s * 1000, factor: u32::try_from(factor).unwrap_or(u32::MAX) }
     });
     let confirmations = bounds::CONFIRMATIONS.take(raw.confirmations.as_ref(), cx.found);
-    LifePolicy {
-        confirmations: u32::try_from(confirmations).unwrap_or(u32::MAX),
-        ttl_ms: ttl_s * 1000,
-        ladder,
+    let life = LifePolicy::flat(ttl_s * 1000).confirmed_by(u32::try_from(confirmations).unwrap_or(u32::MAX));
+    match ladder {
+        Some(ladder) => life.climbing(ladder),
+        None => life,
     }
 }
 
