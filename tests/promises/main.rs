@@ -13,6 +13,7 @@ mod flight_limits;
 mod framing;
 mod guard;
 mod http2;
+mod lives;
 mod memory_settings;
 mod metrics;
 mod not_verdicts;

@@ -16,12 +16,12 @@ use crate::caller::{
 };
 
 /// A gateway whose one upstream has this in its `negative_cache`.
-async fn with_rules(upstream: &Upstream, rules: &str) -> Gateway {
+pub async fn with_rules(upstream: &Upstream, rules: &str) -> Gateway {
     Gateway::with(&upstream.url(), &[("UPSTREAM", &format!("negative_cache: {{ {rules} }}"))]).await
 }
 
 /// Restarts it with another text in place of the one in its configuration.
-async fn reconfigure(gateway: &mut Gateway, old: &str, new: &str) {
+pub async fn reconfigure(gateway: &mut Gateway, old: &str, new: &str) {
     let file = gateway.config_file();
     let text = fs::read_to_string(&file).unwrap_or_default();
     assert!(text.contains(old), "{old:?} is not in the configuration:\n{text}");
@@ -299,7 +299,7 @@ async fn another_generation_credential_secret_or_address_leaves_old_entries_behi
 }
 
 /// Asks until an answer is live, checks that every answer before is a replay, and says how long that took from `since`.
-async fn replays_until_live(
+pub async fn replays_until_live(
     gateway: &Gateway,
     live: &Answer,
     document: &[u8],
@@ -326,7 +326,7 @@ async fn replays_until_live(
 }
 
 /// The `ttl` of `Cache-Status` and the `Age`, seconds.
-fn ttl_and_age(hit: &Answer) -> (u64, u64) {
+pub fn ttl_and_age(hit: &Answer) -> (u64, u64) {
     let number = |text: Option<&str>| text.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
     let status = hit.header("cache-status").unwrap_or_default();
     let ttl = status.split("ttl=").nth(1).and_then(|rest| rest.split(';').next());

@@ -8,7 +8,7 @@ use crate::raw::read::{At, Whole};
 /// Between which values a number must lie, and what it is when it is not given.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
-    /// The key, with `[]` for the items of a list.
+    /// The key, with `[]` for the items of a list and `{}` for the values of a map.
     pub(crate) path: &'static str,
     pub(crate) min: u64,
     pub(crate) max: u64,
@@ -59,6 +59,7 @@ bounds! {
     CONNECT_TIMEOUT_MS "upstreams[].connect_timeout_ms" 1, HOUR_MS, Some(5000);
     STREAM_MAX_MS "upstreams[].stream_max_ms" 1, 7 * DAY_MS, None;
     UPSTREAM_TTL_S "upstreams[].negative_cache.ttl_s" 1, LONG_S, None;
+    STATUS_TTL_S "upstreams[].negative_cache.status_ttl_s{}" 1, LONG_S, None;
     FIRST_S "upstreams[].negative_cache.ttl_ladder.first_s" 1, LONG_S, Some(300);
     FACTOR "upstreams[].negative_cache.ttl_ladder.factor" 1, 1000, Some(4);
     CONFIRMATIONS "upstreams[].negative_cache.confirmations" 1, 1000, Some(1);

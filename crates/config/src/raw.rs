@@ -13,7 +13,7 @@ use crate::problem::Place;
 use crate::tree::{Node, Value};
 use read::{At, Key, OneOrMany, Read, Reader, Share, Whole};
 
-pub use values::{Generation, Listen, SecretRef};
+pub use values::{ByStatus, Generation, Listen, SecretRef};
 
 /// A block of keys: the struct, its schema, and its reader. `later` names keys that are known but not supported yet.
 macro_rules! block {
@@ -391,6 +391,8 @@ block! {
         ignored_query: Vec<At<String>>,
         /// The longest life of an entry of this upstream, in seconds. Default: the top level's.
         ttl_s: Whole,
+        /// The longest life of entries with these statuses, in seconds, as in `{413: 3600}`: for refusals that are lifted sooner than others, such as a limit on size. Each status is one of `negative_cache.statuses`, each number at most `ttl_s`. They cap `ttl_ladder` too. Default none.
+        status_ttl_s: ByStatus,
         /// Lives that begin short and climb with every fresh refusal, up to `ttl_s`. Without this block every life is `ttl_s`.
         ttl_ladder: Ladder,
         /// How many refusals with the same status and rule it takes before anything is remembered.

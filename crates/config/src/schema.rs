@@ -96,14 +96,17 @@ fn says_required(schema: &Value) -> bool {
     description.split(". ").any(|sentence| sentence.trim_end_matches('.') == "Required")
 }
 
-/// The schema at a path such as `upstreams[].pool`.
+/// The schema at a path such as `upstreams[].pool`, with `{}` for the values of a map.
 fn at<'s>(schema: &'s mut Value, path: &str) -> Option<&'s mut Map<String, Value>> {
     let mut here = schema;
     for step in path.split('.').filter(|step| !step.is_empty()) {
-        let name = step.trim_end_matches("[]");
+        let name = step.trim_end_matches("[]").trim_end_matches("{}");
         here = here.get_mut("properties")?.get_mut(name)?;
         if step.ends_with("[]") {
             here = here.get_mut("items")?;
+        }
+        if step.ends_with("{}") {
+            here = here.get_mut("additionalProperties")?;
         }
     }
     here.as_object_mut()

@@ -149,17 +149,26 @@ impl Entry {
         self.recorded_at.plus_ms(self.ttl_ms)
     }
 
-    /// Milliseconds it still has, under the smaller of its own life and the present rule; `None` when it is over.
+    /// Milliseconds it still has by the rule it was recorded under; `None` when it is over.
     /// An entry from the future is one that a clock which stepped back has left behind: how old it is cannot be known, so it is
     /// over. A minute is allowed for clocks that differ.
     #[must_use]
-    pub fn remaining_ms(&self, now: Millis, present_ttl_ms: u64) -> Option<u64> {
+    pub fn remaining_ms(&self, now: Millis) -> Option<u64> {
+        self.remaining_of(self.ttl_ms, now)
+    }
+
+    /// Milliseconds it still has under the smaller of its own life and the longest that the rule in force allows its status.
+    #[must_use]
+    pub fn remaining_under(&self, present: &LifePolicy, now: Millis) -> Option<u64> {
+        self.remaining_of(self.ttl_ms.min(present.ttl_ms(self.status)), now)
+    }
+
+    fn remaining_of(&self, life_ms: u64, now: Millis) -> Option<u64> {
         const SKEW_MS: u64 = 60_000;
         if self.recorded_at.since_ms(now) > SKEW_MS {
             return None;
         }
-        let life = self.ttl_ms.min(present_ttl_ms);
-        life.checked_sub(now.since_ms(self.recorded_at)).filter(|left| *left > 0)
+        life_ms.checked_sub(now.since_ms(self.recorded_at)).filter(|left| *left > 0)
     }
 }
 
@@ -288,14 +297,25 @@ mod tests {
     #[test]
     fn the_smaller_life_counts_and_reads_do_not_extend_it() {
         let entry = entry();
-        assert_eq!(entry.remaining_ms(Millis(1000), 10_000), Some(500));
-        assert_eq!(entry.remaining_ms(Millis(1499), 10_000), Some(1));
-        assert_eq!(entry.remaining_ms(Millis(1500), 10_000), None);
-        assert_eq!(entry.remaining_ms(Millis(1000), 200), Some(200));
-        assert_eq!(entry.remaining_ms(Millis(1200), 200), None);
+        let (long, short) = (LifePolicy::flat(10_000), LifePolicy::flat(200));
+        for (now, left) in [(1000, Some(500)), (1499, Some(1)), (1500, None)] {
+            assert_eq!(entry.remaining_ms(Millis(now)), left);
+            assert_eq!(entry.remaining_under(&long, Millis(now)), left);
+        }
+        assert_eq!(entry.remaining_under(&short, Millis(1000)), Some(200));
+        assert_eq!(entry.remaining_under(&short, Millis(1200)), None);
+        // a cap counts for its own status
+        let other = RefusalStatus::new(413).unwrap_or_else(|e| unreachable!("{e}"));
+        assert_eq!(
+            entry.remaining_under(&long.clone().capped_for(entry.status, 300), Millis(1000)),
+            Some(300)
+        );
+        assert_eq!(entry.remaining_under(&long.clone().capped_for(other, 300), Millis(1000)), Some(500));
         // clocks that differ a little, and one that stepped back
-        assert_eq!(entry.remaining_ms(Millis(0), 10_000), Some(500));
-        assert_eq!(entry.remaining_ms(Millis(1000 - 60_001), 10_000), None);
+        for (now, left) in [(0, Some(500)), (1000 - 60_001, None)] {
+            assert_eq!(entry.remaining_ms(Millis(now)), left);
+            assert_eq!(entry.remaining_under(&long, Millis(now)), left);
+        }
     }
 
     #[test]

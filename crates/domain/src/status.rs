@@ -119,6 +119,12 @@ impl StatusSet {
         self.0.iter().copied().find(|s| s.0 == status.as_u16())
     }
 
+    /// Whether the status is in the set.
+    #[must_use]
+    pub fn contains(&self, status: RefusalStatus) -> bool {
+        self.0.contains(&status)
+    }
+
     /// The statuses in rising order.
     pub fn iter(&self) -> impl Iterator<Item = RefusalStatus> + '_ {
         self.0.iter().copied()

@@ -1,5 +1,10 @@
 //! How often a document was refused in a row, and what follows from it: confirmations before anything is remembered, and a
 //! ladder of lifetimes that climbs with every fresh refusal.
+//!
+//! [`LifePolicy`] alone decides how long a verdict lives: nobody else adds up lives, and nobody can ask it for one without
+//! saying which status it is about.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -7,14 +12,15 @@ use crate::clock::Millis;
 use crate::status::RefusalStatus;
 
 /// How long verdicts of one upstream live, and how many refusals make one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LifePolicy {
-    /// Refusals with the same status and rule that it takes before anything is remembered; at least 1.
-    pub confirmations: u32,
-    /// The longest life of an entry, in milliseconds.
-    pub ttl_ms: u64,
-    /// Where lives start short and climb; `None` = every entry lives `ttl_ms`.
-    pub ladder: Option<Ladder>,
+    confirmations: u32,
+    /// The longest life of all.
+    longest_ms: u64,
+    /// Where lives start short and climb.
+    ladder: Option<Ladder>,
+    /// The longest lives of single statuses, where they are shorter.
+    by_status: BTreeMap<RefusalStatus, u64>,
 }
 
 /// The first life of an entry, and how much longer each fresh refusal makes the next one.
@@ -55,6 +61,37 @@ pub enum StrikeOutcome {
 }
 
 impl LifePolicy {
+    /// One refusal is enough, and every verdict lives for this long, in milliseconds.
+    #[must_use]
+    pub fn flat(ttl_ms: u64) -> Self {
+        Self { confirmations: 1, longest_ms: ttl_ms, ladder: None, by_status: BTreeMap::new() }
+    }
+
+    /// It takes this many refusals with the same status and rule before anything is remembered; none is the same as one.
+    #[must_use]
+    pub fn confirmed_by(self, confirmations: u32) -> Self {
+        Self { confirmations: confirmations.max(1), ..self }
+    }
+
+    /// Lives start short and climb.
+    #[must_use]
+    pub fn climbing(self, ladder: Ladder) -> Self {
+        Self { ladder: Some(ladder), ..self }
+    }
+
+    /// Verdicts with this status live for at most this long, in milliseconds. It can only shorten.
+    #[must_use]
+    pub fn capped_for(mut self, status: RefusalStatus, ttl_ms: u64) -> Self {
+        self.by_status.insert(status, ttl_ms);
+        self
+    }
+
+    /// The longest life of a verdict with this status, in milliseconds.
+    #[must_use]
+    pub fn ttl_ms(&self, status: RefusalStatus) -> u64 {
+        self.by_status.get(&status).map_or(self.longest_ms, |own| self.longest_ms.min(*own))
+    }
+
     /// Whether strikes have to be kept at all: with one confirmation and a flat life they say nothing.
     #[must_use]
     pub fn needs_strikes(&self) -> bool {
@@ -75,25 +112,25 @@ impl LifePolicy {
         let outcome = if count < self.confirmations {
             StrikeOutcome::Unconfirmed { count }
         } else {
-            StrikeOutcome::Remember { ttl_ms: self.life_ms(count - self.confirmations.max(1)) }
+            StrikeOutcome::Remember { ttl_ms: self.life_ms(status, count - self.confirmations) }
         };
         (Strike { status: status.get(), rule: rule.to_owned(), count, last_at_ms: now.0 }, outcome)
     }
 
-    /// The life on rung `rung`, never above `ttl_ms`.
-    fn life_ms(&self, rung: u32) -> u64 {
-        match self.ladder {
-            None => self.ttl_ms,
-            Some(l) => u64::from(l.factor.max(1))
-                .checked_pow(rung)
-                .and_then(|f| l.first_ms.checked_mul(f))
-                .map_or(self.ttl_ms, |ms| ms.min(self.ttl_ms)),
-        }
+    /// The life on rung `rung`, never above that of the status.
+    fn life_ms(&self, status: RefusalStatus, rung: u32) -> u64 {
+        let climbed = self.ladder.and_then(|l| {
+            u64::from(l.factor.max(1)).checked_pow(rung).and_then(|f| l.first_ms.checked_mul(f))
+        });
+        // without a ladder, and far up on one, the life is the longest
+        self.ttl_ms(status).min(climbed.unwrap_or(u64::MAX))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn status(s: u16) -> RefusalStatus {
@@ -102,26 +139,27 @@ mod tests {
 
     #[test]
     fn the_ladder_climbs_to_the_ttl_and_stays() {
-        let policy = LifePolicy {
-            confirmations: 1,
-            ttl_ms: 86_400_000,
-            ladder: Some(Ladder { first_ms: 300_000, factor: 4 }),
-        };
-        let mut before = None;
-        let mut lives = vec![];
-        for _ in 0..8 {
-            let (strike, outcome) = policy.strike(before.as_ref(), status(400), "status", Millis(0));
-            before = Some(strike);
-            if let StrikeOutcome::Remember { ttl_ms } = outcome {
-                lives.push(ttl_ms / 1000);
+        let policy = LifePolicy::flat(86_400_000)
+            .climbing(Ladder { first_ms: 300_000, factor: 4 })
+            .capped_for(status(413), 3_600_000);
+        let lives = |status: RefusalStatus| {
+            let (mut before, mut lives) = (None, vec![]);
+            for _ in 0..8 {
+                let (strike, outcome) = policy.strike(before.as_ref(), status, "status", Millis(0));
+                before = Some(strike);
+                if let StrikeOutcome::Remember { ttl_ms } = outcome {
+                    lives.push(ttl_ms / 1000);
+                }
             }
-        }
-        assert_eq!(lives, [300, 1200, 4800, 19200, 76800, 86400, 86400, 86400]);
+            lives
+        };
+        assert_eq!(lives(status(400)), [300, 1200, 4800, 19200, 76800, 86400, 86400, 86400]);
+        assert_eq!(lives(status(413)), [300, 1200, 3600, 3600, 3600, 3600, 3600, 3600]);
     }
 
     #[test]
     fn another_verdict_starts_again() {
-        let policy = LifePolicy { confirmations: 2, ttl_ms: 1000, ladder: None };
+        let policy = LifePolicy::flat(1000).confirmed_by(2);
         let (one, outcome) = policy.strike(None, status(400), "a", Millis(1));
         assert_eq!(outcome, StrikeOutcome::Unconfirmed { count: 1 });
         let (_, other) = policy.strike(Some(&one), status(422), "a", Millis(2));
@@ -132,15 +170,43 @@ mod tests {
 
     #[test]
     fn a_huge_rung_does_not_overflow() {
-        let policy = LifePolicy {
-            confirmations: 1,
-            ttl_ms: 500,
-            ladder: Some(Ladder { first_ms: u64::MAX, factor: u32::MAX }),
-        };
+        let policy = LifePolicy::flat(500).climbing(Ladder { first_ms: u64::MAX, factor: u32::MAX });
         let before = Strike { status: 400, rule: "a".into(), count: u32::MAX, last_at_ms: 0 };
         assert_eq!(
             policy.strike(Some(&before), status(400), "a", Millis(0)).1,
             StrikeOutcome::Remember { ttl_ms: 500 }
         );
+    }
+
+    proptest! {
+        #[test]
+        fn a_cap_shortens_its_own_status_and_no_other(
+            longest in 0..100_000_u64,
+            cap in 0..200_000_u64,
+            ladder in prop::option::of((0..50_000_u64, 0..9_u32)),
+            confirmations in 0..4_u32,
+            earlier in 0..40_u32,
+        ) {
+            let mut uncapped = LifePolicy::flat(longest).confirmed_by(confirmations);
+            if let Some((first_ms, factor)) = ladder {
+                uncapped = uncapped.climbing(Ladder { first_ms, factor });
+            }
+            let capped = uncapped.clone().capped_for(status(413), cap);
+            prop_assert_eq!(capped.ttl_ms(status(413)), cap.min(longest));
+            prop_assert_eq!(capped.ttl_ms(status(400)), longest);
+            for s in [400, 413] {
+                let before = Strike { status: s, rule: "a".into(), count: earlier, last_at_ms: 0 };
+                let strike = |policy: &LifePolicy| policy.strike(Some(&before), status(s), "a", Millis(1));
+                let (plain, shortened) = (strike(&uncapped), strike(&capped));
+                prop_assert_eq!(plain.0, shortened.0);
+                let expected = match plain.1 {
+                    StrikeOutcome::Remember { ttl_ms } if s == 413 => {
+                        StrikeOutcome::Remember { ttl_ms: ttl_ms.min(cap) }
+                    }
+                    other => other,
+                };
+                prop_assert_eq!(shortened.1, expected);
+            }
+        }
     }
 }

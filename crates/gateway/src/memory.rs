@@ -173,7 +173,7 @@ impl Memory {
         if guard.distrusts(entry.recorded_at) {
             return None;
         }
-        entry.remaining_ms(self.clock.now(), guard.rules.life.ttl_ms).map(|_| entry)
+        entry.remaining_under(&guard.rules.life, self.clock.now()).map(|_| entry)
     }
 
     /// The entry that answers this request, if this process has it at hand.
@@ -261,7 +261,7 @@ impl Memory {
             return Err(NotRecorded::Guard);
         }
         let fence = fence.ok_or(NotRecorded::Store)?;
-        let candidate = Candidate { entry, life: guard.rules.life, max_entries: self.max_entries };
+        let candidate = Candidate { entry, life: guard.rules.life.clone(), max_entries: self.max_entries };
         let mut unwatched = Unwatched { memory: self, key: Some(key) };
         let recorded = timeout_at(deadline.into(), self.store.record(candidate, fence)).await;
         if recorded.is_ok() {

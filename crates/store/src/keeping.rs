@@ -14,7 +14,7 @@ pub(crate) const STRIKE_MS: u64 = 30 * 24 * 60 * 60 * 1000;
 
 /// Whether the entry counts, by its own life.
 pub(crate) fn is_live(entry: &Entry, now: Millis) -> bool {
-    entry.remaining_ms(now, u64::MAX).is_some()
+    entry.remaining_ms(now).is_some()
 }
 
 /// Whether the entry may be replayed, as far as it says itself: one of another schema is kept for people to see, and is replaced

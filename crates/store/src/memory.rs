@@ -100,7 +100,7 @@ impl State {
             return Recorded::Fenced;
         }
         if let Some(present) = self.servable(&key, now)
-            && present.remaining_ms(now, life.ttl_ms).is_some()
+            && present.remaining_under(&life, now).is_some()
         {
             return Recorded::AlreadyThere(present);
         }

@@ -51,8 +51,8 @@ pub async fn conformance(make: impl AsyncFn(Arc<ManualClock>) -> Arc<dyn Refusal
             an_entry_of_another_schema_is_replaced close_is_the_end;
         lives: an_entry_ends_with_its_life reads_do_not_extend_a_life a_clock_that_steps_back_does_not_stretch_a_life
             an_expired_entry_is_replaced confirmations_come_first another_verdict_starts_the_row_again
-            the_ladder_climbs strikes_end_after_thirty_days strikes_are_bounded_oldest_first
-            first_refused_is_the_first_of_the_row;
+            the_ladder_climbs a_capped_status_ends_earlier_and_the_others_do_not strikes_end_after_thirty_days
+            strikes_are_bounded_oldest_first first_refused_is_the_first_of_the_row;
         crowds: eviction_is_in_the_order_of_recording an_evicted_key_comes_back_as_the_youngest
             expired_entries_make_room_first a_smaller_bound_holds_from_the_next_record many_tasks_at_once
             one_of_many_writers_wins

@@ -51,9 +51,13 @@ fn candidate(rng: &mut Rng) -> Candidate {
     entry.rule = pick(rng, &["status", "code"]).into();
     entry.refused_tenant = samples::tenant(pick(rng, &["a", "b", "c"]));
     entry.body = (0..rng.usize(..200)).map(|_| rng.u8(..)).collect::<Vec<_>>().into();
-    let ladder = maybe(rng, |_| Ladder { first_ms: 1000, factor: 3 });
-    let life =
-        LifePolicy { confirmations: rng.u32(1..3), ttl_ms: pick(rng, &[2000, 60_000, 3_600_000]), ladder };
+    let mut life = LifePolicy::flat(pick(rng, &[2000, 60_000, 3_600_000])).confirmed_by(rng.u32(1..3));
+    if let Some(ladder) = maybe(rng, |_| Ladder { first_ms: 1000, factor: 3 }) {
+        life = life.climbing(ladder);
+    }
+    if let Some(cap) = maybe(rng, |rng| pick(rng, &[1000, 30_000])) {
+        life = life.capped_for(samples::status(415), cap);
+    }
     Candidate { entry, life, max_entries: pick(rng, &[3, 8, 8, 100]) }
 }
 

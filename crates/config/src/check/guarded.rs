@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use nevertwice_domain::canonical::form::FileNameRule;
 use nevertwice_domain::guard::GuardPolicy;
 use nevertwice_domain::profile::{self, Profile, StatusProfile};
+use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::strike::{Ladder, LifePolicy};
 use nevertwice_domain::tenant::TenantId;
 
@@ -74,7 +75,7 @@ pub(super) fn memory(
         },
         key_headers: key_headers(raw, credential, config, cx),
         ignored_query: ignored_query(raw, cx),
-        life: life(raw, config, cx),
+        life: life(raw, place, config, cx),
         single_flight_wait: cx.millis(&bounds::SINGLE_FLIGHT_WAIT_MS, raw.single_flight_wait_ms.as_ref()),
         judge_wait: cx.millis(&bounds::JUDGE_WAIT_MS, raw.judge_wait_ms.as_ref()),
         honor_cache_control: raw.honor_cache_control.as_ref().is_none_or(|h| h.value),
@@ -270,28 +271,74 @@ fn ignored_query(raw: &raw::UpstreamCache, cx: &mut Context<'_>) -> Vec<String> 
     seen
 }
 
-fn life(raw: &raw::UpstreamCache, config: &Config, cx: &mut Context<'_>) -> LifePolicy {
+fn life(raw: &raw::UpstreamCache, block: &Place, config: &Config, cx: &mut Context<'_>) -> LifePolicy {
     let shared = config.negative_cache.as_ref().and_then(|cache| cache.value.ttl_s.as_ref());
-    let ttl_s = match bounds::UPSTREAM_TTL_S.given(raw.ttl_s.as_ref(), cx.found) {
+    let own = bounds::UPSTREAM_TTL_S.given(raw.ttl_s.as_ref(), cx.found);
+    let ttl_s = match own {
         Some(own) => own,
         None => bounds::TTL_S.take(shared, cx.found),
+    };
+    let longest_s = if own.is_none()
+        && (cx.found.explains(&block.key_path("ttl_s")) || shared_is_wrong("ttl_s", config, cx))
+    {
+        None
+    } else {
+        Some(ttl_s)
     };
     let ladder = raw.ttl_ladder.as_ref().map(|At { value: ladder, place }| {
         let first_s = bounds::FIRST_S.take(ladder.first_s.as_ref(), cx.found);
         let factor = bounds::FACTOR.take(ladder.factor.as_ref(), cx.found);
-        if first_s > ttl_s {
+        if let Some(longest_s) = longest_s.filter(|longest| first_s > *longest) {
             let here = ladder.first_s.as_ref().map_or(place, |first| &first.place);
-            let cause = format!("the first life of {first_s} s is longer than the longest of {ttl_s} s");
+            let cause = format!("the first life of {first_s} s is longer than the longest of {longest_s} s");
             cx.found.error(here, cause, "lower `first_s` or raise `ttl_s`");
         }
         Ladder { first_ms: first_s * 1000, factor: u32::try_from(factor).unwrap_or(u32::MAX) }
     });
     let confirmations = bounds::CONFIRMATIONS.take(raw.confirmations.as_ref(), cx.found);
-    LifePolicy {
-        confirmations: u32::try_from(confirmations).unwrap_or(u32::MAX),
-        ttl_ms: ttl_s * 1000,
-        ladder,
+    let life = LifePolicy::flat(ttl_s * 1000).confirmed_by(u32::try_from(confirmations).unwrap_or(u32::MAX));
+    let life = match ladder {
+        Some(ladder) => life.climbing(ladder),
+        None => life,
+    };
+    status_lives(raw, longest_s, config, cx)
+        .into_iter()
+        .fold(life, |life, (status, seconds)| life.capped_for(status, seconds * 1000))
+}
+
+/// What single statuses have, in seconds. `longest_s` is the cap of all lives, if it was written without a fault.
+fn status_lives(
+    raw: &raw::UpstreamCache,
+    longest_s: Option<u64>,
+    config: &Config,
+    cx: &mut Context<'_>,
+) -> Vec<(RefusalStatus, u64)> {
+    let Some(At { value: raw::ByStatus(given), .. }) = &raw.status_ttl_s else { return Vec::new() };
+    let remembered = super::memory::remembered(config.negative_cache.as_ref());
+    let all_known = !shared_is_wrong("statuses", config, cx);
+    let mut lives = Vec::new();
+    for (status, seconds) in given {
+        let place = &status.place;
+        let Some(status) = super::memory::status(status, cx) else { continue };
+        if all_known && !remembered.contains(status) {
+            let cause = format!("{status} is not remembered: it is not in `negative_cache.statuses`");
+            cx.found.error(place, cause, "remove it, or add it there");
+        }
+        let Some(life_s) = bounds::STATUS_TTL_S.given(seconds.as_ref(), cx.found) else { continue };
+        if let Some(longest_s) = longest_s.filter(|longest| life_s > *longest) {
+            let here = seconds.as_ref().map_or(place, |seconds| &seconds.place);
+            let cause = format!("{life_s} s is longer than the longest life of {longest_s} s");
+            cx.found.error(here, cause, "`ttl_s` is the cap: lower this or raise `ttl_s`");
+        }
+        lives.push((status, life_s));
     }
+    lives
+}
+
+/// Whether a key of the top level's `negative_cache` was told to be wrong, so that nothing may follow from its value.
+fn shared_is_wrong(key: &str, config: &Config, cx: &Context<'_>) -> bool {
+    cx.found.explains(&format!("negative_cache.{key}"))
+        || config.negative_cache.is_none() && cx.found.explains("negative_cache")
 }
 
 fn guard(raw: Option<&At<raw::Guard>>, cx: &mut Context<'_>) -> GuardPolicy {

@@ -35,6 +35,27 @@ pub(super) fn memory(raw: Option<&At<raw::NegativeCache>>, cx: &mut Context<'_>)
     raw.enabled.as_ref().is_some_and(|e| e.value).then_some(memory)
 }
 
+/// The statuses that are remembered, whether or not the memory is on. Tells no problems: [`memory`] does.
+pub(super) fn remembered(raw: Option<&At<raw::NegativeCache>>) -> StatusSet {
+    let Some(given) = raw.and_then(|raw| raw.value.statuses.as_ref()) else { return StatusSet::default() };
+    let numbers = given.value.iter().filter_map(|status| u16::try_from(status.value.0).ok());
+    StatusSet::new(numbers.filter_map(|number| RefusalStatus::new(number).ok()))
+}
+
+/// The status, unless it can never be remembered.
+pub(super) fn status(raw: &At<Whole>, cx: &mut Context<'_>) -> Option<RefusalStatus> {
+    let At { value: Whole(number), place } = raw;
+    match u16::try_from(*number).map(RefusalStatus::new) {
+        Ok(Ok(status)) => return Some(status),
+        Ok(Err(reason)) => cx.found.error(place, reason.to_string(), "remove it"),
+        Err(_) => {
+            let cause = format!("{number} is not an HTTP status");
+            cx.found.error(place, cause, "statuses are 400 to 499 here");
+        }
+    }
+    None
+}
+
 fn statuses(raw: Option<&At<Vec<At<Whole>>>>, cx: &mut Context<'_>) -> StatusSet {
     let Some(At { value: raw, place }) = raw else { return StatusSet::default() };
     if raw.is_empty() && !cx.found.explains(&place.path) {
@@ -42,22 +63,9 @@ fn statuses(raw: Option<&At<Vec<At<Whole>>>>, cx: &mut Context<'_>) -> StatusSet
         cx.found.error(place, "the list is empty", cure);
     }
     let mut seen: Vec<(RefusalStatus, &Place)> = Vec::new();
-    for At { value: Whole(number), place } in raw {
-        let status = match u16::try_from(*number).map(RefusalStatus::new) {
-            Ok(Ok(status)) => status,
-            Ok(Err(reason)) => {
-                cx.found.error(place, reason.to_string(), "remove it");
-                continue;
-            }
-            Err(_) => {
-                cx.found.error(
-                    place,
-                    format!("{number} is not an HTTP status"),
-                    "statuses are 400 to 499 here",
-                );
-                continue;
-            }
-        };
+    for number in raw {
+        let Some(status) = status(number, cx) else { continue };
+        let place = &number.place;
         if let Some((_, first)) = seen.iter().find(|(other, _)| *other == status) {
             let cause = format!("{status} stands here a second time (first on {})", first.word());
             cx.found.error(place, cause, "keep one of them");

@@ -36,6 +36,12 @@ pub(crate) fn owner(name: &str, top: &'static [Key]) -> Option<String> {
     top.iter().find_map(|k| owner(name, k.inside).map(|inner| format!("{}.{inner}", k.name)))
 }
 
+/// The block elsewhere that is called as the block at `path` is, and has a key of this name.
+pub(crate) fn namesake(name: &str, path: &str, top: &'static [Key]) -> Option<String> {
+    let last = |path: &str| path.rsplit('.').next().map(str::to_owned);
+    owner(name, top).filter(|home| last(home) == last(path))
+}
+
 /// `did you mean ...?`, or what there is to choose from.
 pub(crate) fn cure<'a>(word: &str, candidates: impl Iterator<Item = &'a str> + Clone, what: &str) -> String {
     if let Some(meant) = miss(word, candidates.clone()) {

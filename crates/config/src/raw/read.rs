@@ -107,8 +107,7 @@ impl<'f> Reader<'f> {
             let known = keys.iter().any(|k| k.name == name);
             let here = Place { path: place.key_path(&shown(name)), at: Some(key.at) };
             if let Some(first) = seen.get(name) {
-                let cause = format!("the key stands here a second time (first on line {first})");
-                self.found.error(&here, cause, "keep one of them");
+                self.second(&here, *first);
                 continue;
             }
             seen.insert(name, key.at.0);
@@ -126,6 +125,12 @@ impl<'f> Reader<'f> {
         }
         self.above.pop();
         Some(())
+    }
+
+    /// Tells a key that stands twice.
+    pub(crate) fn second(&mut self, here: &Place, first: usize) {
+        let cause = format!("the key stands here a second time (first on line {first})");
+        self.found.error(here, cause, "keep one of them");
     }
 
     /// Tells an unknown key of `block`, and what was probably meant.
@@ -146,7 +151,18 @@ impl<'f> Reader<'f> {
             if here.path.ends_with('?') { "unknown key".to_owned() } else { format!("unknown key `{name}`") };
         let names = keys.iter().map(|k| k.name);
         let top = self.above.first().map_or(keys, |(_, top)| top);
-        let cure = if let Some(meant) = near::miss(name, names.clone().chain(later.iter().copied())) {
+        let meant = near::miss(name, names.clone().chain(later.iter().copied()));
+        // the very key in a block of the same name is nearer than a near miss, unless the word was only cut short
+        let namesake =
+            near::namesake(name, &block.path, top).filter(|_| meant.is_none_or(|m| !m.contains(name)));
+        let cure = if let Some(home) = namesake {
+            if home.contains('.') {
+                format!("`{name}` belongs under `{home}`")
+            } else {
+                self.found.explain(format!("{home}.{name}"));
+                format!("`{name}` belongs under the top level's `{home}`")
+            }
+        } else if let Some(meant) = meant {
             self.found.explain(block.key_path(meant));
             format!("did you mean `{meant}`?")
         } else if let Some(home) = near::owner(name, top) {
@@ -182,7 +198,7 @@ impl<'f> Reader<'f> {
 }
 
 /// A key as a message may show it: a short plain word as it is, `?` for what may be a secret in the wrong place.
-fn shown(name: &str) -> Cow<'_, str> {
+pub(super) fn shown(name: &str) -> Cow<'_, str> {
     let plain = name.len() <= 40
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-<.".contains(&b))
         && name.bytes().filter(u8::is_ascii_digit).count() <= 4;

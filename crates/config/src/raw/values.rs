@@ -1,12 +1,13 @@
 //! Values of the configuration that are more than a text or a number.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use super::ListenBlock;
-use super::read::{Key, Read, Reader};
+use super::read::{At, Int, Key, Read, Reader, Whole, shown};
 use crate::problem::Place;
 use crate::tree::{Node, Value};
 
@@ -108,6 +109,61 @@ impl JsonSchema for Generation {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         schemars::json_schema!({ "type": ["string", "integer"] })
+    }
+}
+
+/// A number for each of some statuses, in the order of the text; no status twice. The place of a status is that of its key; a
+/// number that is none was told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ByStatus(pub(crate) Vec<(At<Whole>, Option<At<Whole>>)>);
+
+impl Read for ByStatus {
+    fn read(node: &Node, place: &Place, reader: &mut Reader<'_>) -> Option<Self> {
+        let Value::Map(entries) = &node.value else {
+            reader.wrong(node, place, "a block of statuses", "write them as in `{413: 3600}`");
+            return None;
+        };
+        let mut read = Vec::with_capacity(entries.len());
+        let mut seen: HashMap<Int, usize> = HashMap::new();
+        for (key, value) in entries {
+            let text = key.text.as_deref().unwrap_or("?");
+            let here = |name: &str| Place { path: place.key_path(name), at: Some(key.at) };
+            // keys in quotes are what JSON has
+            let Some(status) = text.parse().ok().filter(|number: &Int| number.to_string() == text) else {
+                let cause = "a key must be an HTTP status here";
+                let cure = "write it as in `413: 3600`, one line for each status";
+                reader.found.error(&here(&shown(text)), cause, cure);
+                continue;
+            };
+            let here = here(text);
+            if let Some(first) = seen.get(&status) {
+                reader.second(&here, *first);
+                continue;
+            }
+            seen.insert(status, key.at.0);
+            let there = Place { path: here.path.clone(), at: Some(value.at) };
+            let number = Whole::read(value, &there, reader).map(|value| At { value, place: there });
+            read.push((At { value: Whole(status), place: here }, number));
+        }
+        Some(Self(read))
+    }
+}
+
+impl JsonSchema for ByStatus {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "ByStatus".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schemars::json_schema!({
+            "type": "object",
+            "propertyNames": { "pattern": "^4[0-9][0-9]$", "not": { "enum": ["401", "403", "404", "408", "429"] } },
+            "additionalProperties": { "type": "integer" },
+        })
     }
 }
 

@@ -96,8 +96,12 @@ fn kind(value: &Value) -> String {
     if value.get("items").is_some_and(|items| items.get("properties").is_some()) {
         return "list of blocks".to_owned();
     }
-    if let (Some(min), Some(max)) = (value.get("minimum"), value.get("maximum")) {
-        return format!("number, {min} to {max}");
+    let bounds = |value: &Value| Some(format!("{} to {}", value.get("minimum")?, value.get("maximum")?));
+    if let Some(bounds) = bounds(value) {
+        return format!("number, {bounds}");
+    }
+    if let Some(bounds) = value.get("additionalProperties").and_then(bounds) {
+        return format!("block of numbers, {bounds}");
     }
     if value.get("pattern").is_some() {
         return "secret".to_owned();

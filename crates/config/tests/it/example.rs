@@ -10,6 +10,7 @@ use nevertwice_config::secret::{Given, Unresolved};
 use nevertwice_config::{DEFAULT_ADMIN, for_upstream, from_text};
 use nevertwice_domain::canonical::form::FileNameRule;
 use nevertwice_domain::guard::GuardPolicy;
+use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::strike::{Ladder, LifePolicy};
 use secrecy::ExposeSecret;
 
@@ -128,7 +129,7 @@ fn the_defaults_of_the_memory() {
     assert_eq!(here.profile.name(), "status");
     assert_eq!((here.mode, &here.scope), (Mode::Enforce, &ScopeRule::Fleet));
     assert_eq!((here.generation.as_str(), here.filename), ("", FileNameRule::Keyed));
-    assert_eq!(here.life, LifePolicy { confirmations: 1, ttl_ms: 86_400_000, ladder: None });
+    assert_eq!(here.life, LifePolicy::flat(86_400_000));
     assert_eq!(here.single_flight_wait, Duration::from_secs(10));
     assert_eq!(here.judge_wait, Duration::from_secs(5));
     assert!(here.honor_cache_control);
@@ -157,6 +158,7 @@ upstreams:
       key_headers: [X-Model, x-lang]
       ignored_query: [_]
       ttl_s: 2000
+      status_ttl_s: {413: 60, '422': 2000}
       ttl_ladder: {first_s: 10}
       confirmations: 2
       single_flight_wait_ms: 0
@@ -182,8 +184,13 @@ upstreams:
     assert_eq!(m.generation, "7");
     assert_eq!(m.key_headers, ["x-model", "x-lang"]);
     assert_eq!(m.ignored_query, ["_"]);
-    let ladder = Some(Ladder { first_ms: 10_000, factor: 4 });
-    assert_eq!(m.life, LifePolicy { confirmations: 2, ttl_ms: 2_000_000, ladder });
+    let ladder = Ladder { first_ms: 10_000, factor: 4 };
+    let capped = [(413, 60_000), (422, 2_000_000)];
+    let life = LifePolicy::flat(2_000_000).confirmed_by(2).climbing(ladder);
+    let life = capped.into_iter().fold(life, |life, (status, ms)| {
+        life.capped_for(RefusalStatus::new(status).unwrap_or_else(|e| unreachable!("{e}")), ms)
+    });
+    assert_eq!(m.life, life);
     assert_eq!(m.guard, GuardPolicy { enabled: false, distinct: 5, window_ms: 6000, share: 1.0 });
     assert!(checked.upstreams[1].memory.is_none());
     assert!(checked.identity.tenants[1].routes.allow(&a.name));

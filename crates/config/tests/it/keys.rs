@@ -17,6 +17,16 @@ fn a_misspelt_key_is_told_with_the_one_that_was_meant() {
         (up("timeout: 5"), "upstreams[0].timeout", "did you mean `timeout_ms`?"),
         (up("negative_cache: {key_header: [x]}"), "upstreams[0].negative_cache.key_header", "`key_headers`"),
         (up("pool: {max_inflight: 5}"), "upstreams[0].pool.max_inflight", "did you mean `max_in_flight`?"),
+        (
+            up("tls: {cert: c}").replace("http:", "https:"),
+            "upstreams[0].tls.cert",
+            "did you mean `client_cert`?",
+        ),
+        (
+            up("negative_cache: {statuses_ttl_s: {413: 5}}"),
+            "upstreams[0].negative_cache.statuses_ttl_s",
+            "did you mean `status_ttl_s`?",
+        ),
         (top("colour: red"), "colour", "the keys here are listen, tls, identity"),
         (top("listen: {addr: 127.0.0.1:1, tsl: {}}"), "listen.tsl", "did you mean `tls`?"),
         (top("tenants: [{id: a, kye: env:ONE}]"), "tenants[0].kye", "did you mean `key`?"),
@@ -43,6 +53,17 @@ fn a_key_on_the_wrong_level_is_told_where_it_belongs() {
         (up("drain_s: 5"), "upstreams[0].drain_s", "directly under the top level"),
         (top("negative_cache: {enabled: true, listen: 5}"), "negative_cache.listen", "the top level"),
         (up("statuses: [400]"), "upstreams[0].statuses", "`statuses` belongs under `negative_cache`"),
+        (
+            up("negative_cache: {statuses: [418], status_ttl_s: {418: 5}}"),
+            "upstreams[0].negative_cache.statuses",
+            "`statuses` belongs under the top level's `negative_cache`",
+        ),
+        (
+            top("negative_cache: {enabled: true, status_ttl_s: {413: 5}}"),
+            "negative_cache.status_ttl_s",
+            "`status_ttl_s` belongs under `upstreams.negative_cache`",
+        ),
+        (up("status_ttl_s: {413: 5}"), "upstreams[0].status_ttl_s", "belongs under `negative_cache`"),
         (up("credential: {header: x, value: env:ONE, ca: f}"), "upstreams[0].credential.ca", "upstreams.tls"),
     ] {
         refused(&text, path, words);

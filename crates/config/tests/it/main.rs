@@ -11,6 +11,7 @@ mod network;
 mod never_panics;
 mod reference;
 mod secrets;
+mod status_lives;
 mod statuses;
 mod tenants;
 mod texts;

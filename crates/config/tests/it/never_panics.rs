@@ -27,6 +27,7 @@ upstreams:
       generation: 7
       key_headers: [x-a]
       ttl_ladder: { first_s: 1, factor: 2 }
+      status_ttl_s: { 422: 3 }
       mass_refusal_guard: { share: 0.5 }
 "#;
 
@@ -91,6 +92,7 @@ const BITS: &[&str] = &[
     "//",
     "?",
     "401",
+    "413: 5",
 ];
 
 fn answered(text: &str) {
@@ -169,6 +171,9 @@ fn deep_and_wide_texts_end() {
     answered(&"x: 1\n".repeat(5_000));
     answered(&(0..60_000).map(|i| format!("x{i}: 1\n")).collect::<String>());
     answered(&format!("negative_cache:\n  statuses:\n{}", "  - 1\n".repeat(100_000)));
+    let lives =
+        "    413: 9\n".repeat(50_000) + &(0..50_000).map(|i| format!("    {i}: 9\n")).collect::<String>();
+    answered(&super::up(&format!("negative_cache:\n  status_ttl_s:\n{lives}")));
     let tenants: String = (0..15_000).map(|i| format!("- {{id: t{i}, key: env:T{i}}}\n")).collect();
     answered(&format!("tenants:\n{tenants}{}", super::LEAST));
     answered(&format!("upstreams:\n{}", "  - {name: a, base_url: http://h}\n".repeat(3_000)));

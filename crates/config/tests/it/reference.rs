@@ -50,6 +50,9 @@ fn walk(path: &str, schema: &Value, numbers: &mut usize) {
         assert!(value["description"].as_str().is_some_and(|d| d.ends_with('.')), "{path} has no description");
         walk(&path, value, numbers);
     }
+    if schema["additionalProperties"].is_object() {
+        walk(&format!("{path}{{}}"), &schema["additionalProperties"], numbers);
+    }
     walk_items(path, schema, numbers);
 }
 

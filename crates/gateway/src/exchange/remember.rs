@@ -123,7 +123,7 @@ impl Refused<'_> {
             refused_tenant: self.tenant.id.clone(),
             first_refused_at: now,
             recorded_at: now,
-            ttl_ms: self.guard.rules.life.ttl_ms,
+            ttl_ms: self.guard.rules.life.ttl_ms(self.verdict.status),
         };
         self.memory.record(entry, self.asked.fence, self.guard, deadline).await?;
         if let (Some(doubt), Some(metrics)) = (self.verdict.doubt, &self.gateway.metrics.memory) {

@@ -30,8 +30,10 @@ pub(super) fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -
     }
     record.document = Some(entry.document.digest);
     let now = gateway.clock.now();
-    let present = upstream.and_then(|u| u.guard.as_ref().map(|g| g.rules.life.ttl_ms));
-    let left_ms = entry.remaining_ms(now, present.unwrap_or(entry.ttl_ms)).unwrap_or(0);
+    let left_ms = match upstream.as_ref().and_then(|u| u.guard.as_ref()) {
+        Some(guard) => entry.remaining_under(&guard.rules.life, now),
+        None => entry.remaining_ms(now),
+    };
     let age_s = now.since_ms(entry.recorded_at) / 1000;
     let fields = &entry.fields;
     let kept = [
@@ -52,7 +54,7 @@ pub(super) fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -
     }
     out.insert(headers::MARKER.clone(), HeaderValue::from_static("HIT"));
     out.insert(header::AGE, HeaderValue::from(age_s));
-    let status = format!("nevertwice; hit; ttl={}; detail=refusal", left_ms.div_ceil(1000));
+    let status = format!("nevertwice; hit; ttl={}; detail=refusal", left_ms.unwrap_or(0).div_ceil(1000));
     if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(status)) {
         out.insert(headers::CACHE_STATUS.clone(), value);
     }

@@ -65,7 +65,7 @@ impl Operations<'_> {
         if let Some((present, tally)) = &present
             && !tally.suspect
             && is_servable(&present.entry, now)
-            && present.entry.remaining_ms(now, life.ttl_ms).is_some()
+            && present.entry.remaining_under(life, now).is_some()
         {
             return Ok(Recorded::AlreadyThere(Arc::clone(&present.entry)));
         }

@@ -113,8 +113,7 @@ pub(super) async fn an_unrelated_forget_fences_nobody(bench: &Bench) {
 }
 
 pub(super) async fn a_forget_of_the_past_does_not_fence_a_fresh_refusal(bench: &Bench) {
-    let life = samples::confirmed(3);
-    let struck = || Candidate { life, ..samples::candidate(1) };
+    let struck = || Candidate { life: samples::confirmed(3), ..samples::candidate(1) };
     let old = bench.now();
     bench.record(struck()).await;
     bench.clock.advance_ms(100);

@@ -49,7 +49,7 @@ pub(super) async fn a_clock_that_steps_back_does_not_stretch_a_life(bench: &Benc
     // clocks differ a little
     bench.clock.advance_ms(-30_000);
     let recalled = bench.recall(1).await.expect("is live");
-    assert_eq!(recalled.remaining_ms(bench.now(), u64::MAX), Some(samples::TTL_MS));
+    assert_eq!(recalled.remaining_ms(bench.now()), Some(samples::TTL_MS));
     // how old an entry from the future is cannot be known: it is not used, and a fresh verdict takes its place
     bench.clock.advance_ms(-DAY);
     assert!(bench.recall(1).await.is_none());
@@ -107,6 +107,49 @@ pub(super) async fn the_ladder_climbs(bench: &Bench) {
     assert!(!bench.accept(1).await, "it has expired");
     let entry = stored(bench.record(under(samples::ladder())).await).expect("is new");
     assert_eq!(entry.ttl_ms, 1000, "an acceptance resets the ladder");
+}
+
+pub(super) async fn a_capped_status_ends_earlier_and_the_others_do_not(bench: &Bench) {
+    let capped = |policy: LifePolicy, ms| policy.capped_for(samples::status(413), ms);
+    let refusal = |n, status, life| {
+        let mut candidate = Candidate { life, ..samples::candidate(n) };
+        candidate.entry.status = samples::status(status);
+        candidate
+    };
+    // both were recorded under the cap; each ends with its own life, in every look at the store
+    let life = capped(samples::flat(samples::TTL_MS), 2000);
+    let too_large = stored(bench.record(refusal(1, 413, life.clone())).await).expect("is new");
+    let unreadable = stored(bench.record(refusal(2, 400, life)).await).expect("is new");
+    assert_eq!((too_large.ttl_ms, unreadable.ttl_ms), (2000, samples::TTL_MS));
+    bench.clock.advance_ms(1999);
+    assert_eq!(bench.present(3).await, [1, 2]);
+    bench.clock.advance_ms(1);
+    assert_eq!(bench.present(3).await, [2]);
+    assert_eq!((bench.store.entries(), bench.list(&super::everything()).await.len()), (1, 1));
+
+    // a cap that came later decides whether a live entry is in the way of a fresh verdict, by the status of the live one
+    let plain = samples::flat(samples::TTL_MS);
+    stored(bench.record(refusal(1, 413, plain.clone())).await).expect("the last one has expired");
+    bench.clock.advance_ms(1000);
+    for life in [plain.clone(), capped(plain.clone(), 1001)] {
+        let present = bench.record(refusal(1, 413, life)).await;
+        assert!(matches!(present, Recorded::AlreadyThere(_)), "{present:?}");
+    }
+    let other = bench.record(refusal(2, 400, capped(plain.clone(), 1000))).await;
+    assert!(matches!(other, Recorded::AlreadyThere(_)), "{other:?}");
+    let renewed = stored(bench.record(refusal(1, 413, capped(plain, 1000))).await).expect("it is too old");
+    assert_eq!((renewed.ttl_ms, renewed.recorded_at), (1000, bench.now()));
+
+    // it caps the ladder too, whose rungs are counted on
+    let life = capped(samples::ladder(), 3000);
+    for ms in [1000, 3000, 3000] {
+        let entry =
+            stored(bench.record(refusal(3, 413, life.clone())).await).expect("the last one has expired");
+        assert_eq!(entry.ttl_ms, ms);
+        bench.clock.advance_ms(ms.cast_signed());
+    }
+    let uncapped = stored(bench.record(refusal(3, 413, samples::ladder())).await).expect("it has expired");
+    assert_eq!(uncapped.ttl_ms, samples::TTL_MS, "the fourth rung");
 }
 
 pub(super) async fn strikes_end_after_thirty_days(bench: &Bench) {

@@ -84,17 +84,17 @@ pub fn candidate(n: u64) -> Candidate {
 /// One confirmation and this life.
 #[must_use]
 pub fn flat(ttl_ms: u64) -> LifePolicy {
-    LifePolicy { confirmations: 1, ttl_ms, ladder: None }
+    LifePolicy::flat(ttl_ms)
 }
 
 /// Lives of 1 s, 4 s, 16 s and so on up to [`TTL_MS`].
 #[must_use]
 pub fn ladder() -> LifePolicy {
-    LifePolicy { ladder: Some(Ladder { first_ms: 1000, factor: 4 }), ..flat(TTL_MS) }
+    flat(TTL_MS).climbing(Ladder { first_ms: 1000, factor: 4 })
 }
 
 /// This many refusals make a verdict, which lives for [`TTL_MS`].
 #[must_use]
 pub fn confirmed(confirmations: u32) -> LifePolicy {
-    LifePolicy { confirmations, ..flat(TTL_MS) }
+    flat(TTL_MS).confirmed_by(confirmations)
 }
