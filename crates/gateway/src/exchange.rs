@@ -8,6 +8,7 @@
 
 pub(crate) mod account;
 mod admit;
+pub(crate) mod connection;
 mod detach;
 mod dispatch;
 mod headers;
@@ -28,7 +29,8 @@ use nevertwice_domain::outcome::OwnCode;
 
 use crate::Shared;
 use crate::pool::Permit;
-use account::{OnConnection, Record};
+use account::Record;
+use connection::OnConnection;
 use judge::Answer;
 use recall::{Call, Recall};
 use reply::Reply;

@@ -22,10 +22,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::exchange::account::OnConnection;
+use crate::exchange::connection::OnConnection;
 use crate::metrics::Metrics;
 use crate::{Shared, exchange};
-use wire::{Timing, Wire};
+use wire::{Peer, Timing, Wire};
 
 /// The first bytes of an HTTP/2 connection by prior knowledge (RFC 9113 section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -189,7 +189,7 @@ async fn speak<S>(
     stop: Stop,
 ) -> Result<(), Failure>
 where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: AsyncRead + AsyncWrite + Peer + Unpin + Send + 'static,
 {
     let limits = &gateway.http;
     let timing = Timing {

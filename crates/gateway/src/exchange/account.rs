@@ -2,11 +2,8 @@
 //! series when it is dropped, so that every way out is accounted for, once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use futures_util::task::AtomicWaker;
 use http::{Method, Request, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 use nevertwice_domain::audit::{AuditEvent, bounded_path};
@@ -16,53 +13,13 @@ use nevertwice_domain::outcome::{Outcome, OwnCode};
 use nevertwice_domain::tenant::TenantId;
 use nevertwice_domain::trace::Trace;
 
+use super::connection::{Exchanging, OnConnection};
 use super::headers;
 use super::identify::Tenant;
 use super::plan::Plan;
 use crate::Shared;
 use crate::body::outbound::Progress;
 use crate::upstream::Upstream;
-
-/// The exchanges of one connection.
-#[derive(Debug, Default)]
-pub(crate) struct Exchanges {
-    under_way: AtomicUsize,
-    begun: AtomicU64,
-    /// Woken when the last one under way ends.
-    idle: AtomicWaker,
-}
-
-/// The exchanges of one connection, shared with the connection.
-pub(crate) type OnConnection = Arc<Exchanges>;
-
-impl Exchanges {
-    fn begin(&self) {
-        self.under_way.fetch_add(1, Ordering::AcqRel);
-        self.begun.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn end(&self) {
-        if self.under_way.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.idle.wake();
-        }
-    }
-
-    /// Whether one is under way.
-    pub(crate) fn any(&self) -> bool {
-        self.under_way.load(Ordering::Acquire) > 0
-    }
-
-    /// How many have begun.
-    pub(crate) fn begun(&self) -> u64 {
-        self.begun.load(Ordering::Relaxed)
-    }
-
-    /// Ready when none is under way.
-    pub(crate) fn poll_idle(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.idle.register(cx.waker());
-        if self.any() { Poll::Pending } else { Poll::Ready(()) }
-    }
-}
 
 /// What is known of a request so far. It is moved along with the request, so it lives in a box.
 pub(crate) struct Record {
@@ -99,16 +56,7 @@ pub(crate) struct Record {
     pub(crate) complete: bool,
     /// Whether the client had left when the answer was there.
     pub(crate) abandoned: bool,
-    _on_connection: Exchanging,
-}
-
-/// Counts one exchange on its connection, from the request's head to the end of its answer.
-struct Exchanging(OnConnection);
-
-impl Drop for Exchanging {
-    fn drop(&mut self) {
-        self.0.end();
-    }
+    pub(super) connection: Exchanging,
 }
 
 impl Record {
@@ -118,7 +66,6 @@ impl Record {
         connection: &OnConnection,
     ) -> Box<Self> {
         let traceparent = request.headers().get(&headers::TRACEPARENT).map(|v| v.as_bytes());
-        connection.begin();
         Box::new(Self {
             gateway: Arc::clone(gateway),
             began: Instant::now(),
@@ -147,7 +94,7 @@ impl Record {
             end: None,
             complete: false,
             abandoned: false,
-            _on_connection: Exchanging(Arc::clone(connection)),
+            connection: Exchanging::new(connection),
         })
     }
 

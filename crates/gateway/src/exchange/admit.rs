@@ -17,8 +17,14 @@ pub(super) async fn place(call: &Call, record: &mut Record) -> Result<(Arc<Permi
         return Ok((Arc::new(permit), false));
     }
     let began = Instant::now();
-    let admitted = pool.admit(&call.plan.tenant.id).await;
+    let admitted = tokio::select! {
+        biased;
+        admitted = pool.admit(&call.plan.tenant.id) => Some(admitted),
+        // a body that has not been read hides that its client has left
+        () = record.connection.left(), if call.is_unread() => None,
+    };
     record.queue_wait = began.elapsed();
+    let admitted = admitted.ok_or(OwnCode::ClientAborted)?;
     admitted.map(|permit| (Arc::new(permit), true)).map_err(|shed| Rejection {
         code: match shed {
             Shed::Full => OwnCode::PoolFull,

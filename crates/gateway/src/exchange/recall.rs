@@ -60,6 +60,11 @@ impl Call {
         self.asked.as_ref().and_then(|a| a.attempt.as_ref()).is_some_and(Attempt::leads)
     }
 
+    /// Whether the client's body has not been read.
+    pub(super) fn is_unread(&self) -> bool {
+        matches!(self.body, CallBody::Passing(_))
+    }
+
     /// The attempt ended without an answer: whoever waits goes upstream.
     pub(super) fn land_without_verdict(self) {
         if let Some(attempt) = self.asked.and_then(|a| a.attempt) {

@@ -7,13 +7,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use nevertwice_domain::outcome::OwnCode;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::Sleep;
+use tokio_rustls::server::TlsStream;
 
 use super::framing::{Framing, Limits, Violation};
 use crate::Shared;
-use crate::exchange::account::OnConnection;
+use crate::exchange::connection::OnConnection;
 use crate::exchange::reply::problem;
 
 /// After the last answer the client's bytes are read and thrown away: for so long, so long at once, and so many.
@@ -27,6 +30,25 @@ pub(super) struct Timing {
     pub(super) head: Duration,
     pub(super) keep_alive: Duration,
     pub(super) write_stall: Duration,
+}
+
+/// The other end of a connection.
+pub(super) trait Peer {
+    /// Whether it has closed the connection, even where what it sent before has not been read.
+    fn has_closed(&self) -> bool;
+}
+
+impl Peer for TcpStream {
+    fn has_closed(&self) -> bool {
+        let known = self.ready(Interest::READABLE).now_or_never();
+        known.is_some_and(|ready| ready.is_ok_and(|ready| ready.is_read_closed()))
+    }
+}
+
+impl Peer for TlsStream<TcpStream> {
+    fn has_closed(&self) -> bool {
+        self.get_ref().0.has_closed()
+    }
 }
 
 /// A client's connection.
@@ -419,7 +441,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+impl<S: AsyncRead + AsyncWrite + Peer + Unpin> AsyncWrite for Wire<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.wrote(cx, written)
@@ -439,6 +461,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Wire<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // asked for whenever the connection's task wakes, whether or not something is to be read
+        if self.exchanges.asks() && self.stream.has_closed() {
+            self.exchanges.leave();
+        }
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         self.stalled(cx, flushed)
     }
