@@ -10,6 +10,7 @@ use nevertwice_testkit::{
     Answer, Client, DOC, Gate, Gateway, Post, Reply, Request, Step, Upstream, r400, random_document,
 };
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::bench::{assert_own, settle};
@@ -147,41 +148,46 @@ async fn to_01_no_place_leaks_whichever_way_requests_end() {
 
 #[tokio::test]
 async fn to_05_a_flood_of_one_tenant_does_not_starve_another() {
+    const FLOOD: u64 = 500;
+    const SERVICE_MS: u64 = 100;
     let upstream = Upstream::start().await;
-    upstream.always(Reply::status(200).delay(Duration::from_millis(50)));
+    upstream.always(Reply::status(200).delay(Duration::from_millis(SERVICE_MS)));
     let pool = "pool:\n  max_in_flight: 10\n  max_queue: 20\n  queue_timeout_ms: 5000";
     let gateway = Gateway::with(&upstream.url(), &[("UPSTREAM", pool)]).await;
     let addr = gateway.addr;
-    let (stop, shed, flood_requests) =
-        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (stop, flood_requests) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (shed, mut was_shed) = watch::channel(0_u64);
     let mut flood = JoinSet::new();
-    for n in 0..100 {
+    for n in 0..FLOOD {
         let (stop, shed, count) = (stop.clone(), shed.clone(), flood_requests.clone());
         flood.spawn(async move {
             while !stop.load(Ordering::SeqCst) {
                 count.fetch_add(1, Ordering::SeqCst);
                 let answer = Post::to(addr, OTHER).bearer("tok-1").body(document(n)).send().await;
                 if answer.status == 503 {
-                    shed.fetch_add(1, Ordering::SeqCst);
+                    shed.send_modify(|count| *count += 1);
                     assert_own(&answer, 503, "POOL_FULL", "the flood");
                     assert!(answer.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
                     // even an impatient client waits a little
-                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    tokio::time::sleep(Duration::from_millis(500)).await;
                 }
             }
         });
     }
-    gateway.wait_metric("gateway_pool_queued", &[], 20.0).await;
+    // all of them are there: what has neither a place nor a turn has been told so
+    was_shed.wait_for(|shed| *shed >= FLOOD - 30).await.unwrap();
     let mut slowest = Duration::ZERO;
     for n in 0..20 {
+        // the queue is full again
+        let before = *was_shed.borrow();
+        was_shed.wait_for(|shed| *shed > before).await.unwrap();
         let began = Instant::now();
-        let answer = Post::to(addr, CLASSIFY).bearer("tok-2").body(document(500 + n)).send().await;
+        let answer = Post::to(addr, CLASSIFY).bearer("tok-2").body(document(FLOOD + n)).send().await;
         assert_eq!(answer.status, 200, "request {n} of the second tenant: {}", answer.text());
         slowest = slowest.max(began.elapsed());
     }
-    // two service times are 100 ms; with everything on two cores the bound is generous
+    // with everything on two cores the bound is generous
     assert!(slowest < Duration::from_secs(3), "{slowest:?}");
-    assert!(shed.load(Ordering::SeqCst) > 0, "the flood was over the queue");
     stop.store(true, Ordering::SeqCst);
     while let Some(ended) = flood.join_next().await {
         ended.unwrap();
@@ -191,7 +197,13 @@ async fn to_05_a_flood_of_one_tenant_does_not_starve_another() {
             gateway.metric("gateway_tenant_requests_total", &[("tenant", tenant), ("result", "shed")]).await;
         assert_eq!(own > 0.0, any, "{tenant} was shed {own} times");
     }
-    settle(&gateway, usize::try_from(flood_requests.load(Ordering::SeqCst)).unwrap() + 20).await;
+    let requests = usize::try_from(flood_requests.load(Ordering::SeqCst)).unwrap() + 20;
+    let lines = settle(&gateway, requests).await;
+    let of_second = lines.iter().filter(|line| line["tenant"] == "dev_2");
+    let mut waits: Vec<u64> = of_second.map(|line| line["queue_ms"].as_u64().unwrap()).collect();
+    waits.sort_unstable();
+    assert_eq!(waits.len(), 20);
+    assert!(waits[10] <= 2 * SERVICE_MS, "{waits:?}");
 }
 
 #[tokio::test]

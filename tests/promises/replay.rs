@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use nevertwice_testkit::client::h2_post;
 use nevertwice_testkit::{Answer, Client, DOC, DOC2, Gateway, Post, Reply, Request, Step, Upstream, r400};
 
-use crate::bench::settle;
+use crate::bench::{gzip, settle};
 use crate::caller::{
     CLASSIFY, LAYOUT, assert_live, assert_own, assert_replay, entries, entry_count, field, submit, submit_as,
 };
@@ -28,29 +28,11 @@ async fn refused_twice(
     (live, hit)
 }
 
-/// A gzip stream of one stored block, modification time 0 (RFC 1952, RFC 1951 section 3.2.4).
-fn gzip(content: &[u8]) -> Vec<u8> {
-    let crc = !content.iter().fold(!0_u32, |crc, byte| {
-        (0..8).fold(
-            crc ^ u32::from(*byte),
-            |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 },
-        )
-    });
-    let length = u16::try_from(content.len()).unwrap_or_default();
-    let mut out = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255, 1];
-    out.extend(length.to_le_bytes());
-    out.extend((!length).to_le_bytes());
-    out.extend(content);
-    out.extend(crc.to_le_bytes());
-    out.extend(u32::from(length).to_le_bytes());
-    out
-}
-
 #[tokio::test]
 async fn rf_01_compressed_refusal_is_replayed_compressed() {
     let upstream = Upstream::start().await;
     let gateway = Gateway::simple(&upstream.url()).await;
-    let body = gzip(br#"{"error":"unreadable page"}"#);
+    let body = gzip(&[br#"{"error":"unreadable page"}"#]).concat();
     let refusal = || Reply::status(400).header("Content-Type", "application/json");
 
     upstream.always(refusal().header("Content-Encoding", "gzip").body(body.clone()));

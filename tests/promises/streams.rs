@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use nevertwice_testkit::{Client, Gate, Gateway, Reply, Request, Step, Upstream};
 use serde_json::json;
 
-use crate::bench::settle;
+use crate::bench::{gzip, settle};
 
 const CHAT: &str = "/llm/v1/chat/completions";
+const OTHER: &str = "/doc-classifier/other";
 const CLASSIFY: &str = "/doc-classifier/classify";
 const QUESTION: &str = r#"{"model":"m","stream":true,"messages":[]}"#;
 
@@ -105,60 +106,127 @@ async fn st_01_a_stream_that_breaks_never_ends_like_a_whole_one() {
     settle(&gateway, count + 1).await;
 }
 
+/// How the upstream frames what it writes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Chunks {
+    /// Each write is a chunk.
+    Each,
+    /// All writes are in one chunk.
+    One,
+}
+
+/// The client gets each write before the upstream does the next one, and the head before the first: every write waits for a
+/// gate, which opens when all before has arrived. So nothing is held back for what follows it. That nothing is held back
+/// for a time is the second assertion.
+async fn arrives_write_by_write(
+    upstream: &Upstream,
+    gateway: &Gateway,
+    (path, encoding, chunks): (&str, &str, Chunks),
+    writes: &[Vec<u8>],
+) {
+    let case = format!("{path}, {encoding}, {chunks:?}");
+    let head = Gate::new();
+    let gates: Vec<Gate> = writes.iter().map(|_| Gate::new()).collect();
+    let mut steps = vec![];
+    if chunks == Chunks::One {
+        steps.push(Step::write(format!("{:x}\r\n", writes.concat().len())));
+    }
+    for (write, gate) in writes.iter().zip(&gates) {
+        let write = write.clone();
+        steps.push(Step::WaitFor(gate.clone()));
+        steps.push(if chunks == Chunks::One { Step::write(write) } else { Step::chunk(write) });
+    }
+    if chunks == Chunks::One {
+        steps.push(Step::write("\r\n"));
+    }
+    steps.push(Step::LastChunk);
+    let reply = events(steps).header("Content-Encoding", encoding).header("Transfer-Encoding", "chunked");
+    upstream.always(reply.wait_for(&head));
+
+    let mut client = Client::connect(gateway.addr).await;
+    let request = Request::post(path).bearer("tok-1").header("Accept", "*/*").body(QUESTION);
+    client.try_send_request(request).await.unwrap();
+    head.wait_waiting(1).await;
+    let began = Instant::now();
+    head.open();
+    let answer = client.read_head().await;
+    assert_eq!(answer.headers_named("content-type"), [b"text/event-stream"], "{case}");
+    assert_eq!(answer.headers_named("content-encoding"), [encoding.as_bytes()], "{case}: as it came");
+    assert!(answer.headers_named("content-length").is_empty(), "{case}");
+    assert_eq!(answer.headers_named("transfer-encoding"), [b"chunked"], "{case}");
+    let (mut body, mut expected) = (Vec::new(), Vec::new());
+    for (write, gate) in writes.iter().zip(&gates) {
+        gate.open();
+        expected.extend_from_slice(write);
+        read_up_to(&mut client, &mut body, &expected).await;
+    }
+    // 200 ms for each on the average; one alone may have bad luck with the machine
+    let limit = Duration::from_millis(200) * u32::try_from(writes.len() + 1).unwrap();
+    assert!(began.elapsed() < limit, "{case}: {:?} for {} writes", began.elapsed(), writes.len());
+    assert_eq!(body, expected, "{case}");
+    assert_eq!(client.read_some().await.unwrap().map(|a| a.bytes), None, "{case}: a clean end");
+    // the same connection serves the next request
+    upstream.always(Reply::status(200).body("next"));
+    assert_eq!(client.request(chat()).await.text(), "next", "{case}");
+}
+
 #[tokio::test]
-async fn st_02_every_byte_arrives_before_the_next_one_is_sent() {
-    let pieces: [&[u8]; 13] = [
-        b": ping\n\n",
+async fn st_02_comments_and_odd_lines_arrive_as_they_are_before_the_next_one_is_sent() {
+    const PING: &[u8] = b": ping\n\n";
+    let mut writes = vec![PING.to_vec(); 10];
+    let others: [&[u8]; 9] = [
         b"event: x\nid: 7\nretry: 100\ndata: a\ndata: b\n\n",
-        b": ping\n\n",
+        PING,
         b"data:{\"no\":\"space\"}\r\n\r\n",
-        b"data: {\"hal",
-        b"f\":1}\n\n",
+        PING,
         b"\n",
         b":\r",
         b"\n\xef\xbb\xbfdata: \xff\xfe\x00\n\n",
-        b"d",
-        b"a",
-        b"ta: one at a time\n\n",
+        PING,
         b"data: [DONE]\n\n",
     ];
+    writes.extend(others.map(<[u8]>::to_vec));
     let upstream = Upstream::start().await;
     let gateway = with_llm(&upstream, "").await;
-    let paths = [CHAT, "/doc-classifier/other", CLASSIFY];
-    for (n, path) in paths.into_iter().enumerate() {
-        let head = Gate::new();
-        let gates: Vec<Gate> = pieces.iter().map(|_| Gate::new()).collect();
-        let mut steps = vec![];
-        for (piece, gate) in pieces.iter().zip(&gates) {
-            steps.extend([Step::WaitFor(gate.clone()), Step::chunk(*piece)]);
-        }
-        steps.push(Step::LastChunk);
-        let encoding = if n == 1 { "gzip" } else { "identity" };
-        upstream.always(events(steps).header("Content-Encoding", encoding).wait_for(&head));
-        let mut client = Client::connect(gateway.addr).await;
-        let request = Request::post(path).bearer("tok-1").header("Accept", "*/*").body(QUESTION);
-        client.try_send_request(request).await.unwrap();
-        head.wait_waiting(1).await;
-        head.open();
-        // the head comes before the first event
-        let answer = client.read_head().await;
-        assert_eq!(answer.headers_named("content-type"), [b"text/event-stream"]);
-        assert_eq!(answer.headers_named("content-encoding"), [encoding.as_bytes()], "as it came");
-        assert!(answer.headers_named("content-length").is_empty());
-        assert_eq!(answer.headers_named("transfer-encoding"), [b"chunked"]);
-        let (mut body, mut expected) = (Vec::new(), Vec::new());
-        for (piece, gate) in pieces.iter().zip(&gates) {
-            gate.open();
-            expected.extend_from_slice(piece);
-            read_up_to(&mut client, &mut body, &expected).await;
-        }
-        assert_eq!(body, expected);
-        assert_eq!(client.read_some().await.unwrap().map(|a| a.bytes), None, "a clean end");
-        // the same connection serves the next request
-        upstream.always(Reply::status(200).body("next"));
-        assert_eq!(client.request(chat()).await.text(), "next");
+    let paths = [CHAT, OTHER, CLASSIFY];
+    for path in paths {
+        arrives_write_by_write(&upstream, &gateway, (path, "identity", Chunks::Each), &writes).await;
     }
     settle(&gateway, paths.len() * 2).await;
+}
+
+#[tokio::test]
+async fn st_03_half_an_event_and_single_bytes_arrive_before_the_next_ones_are_sent() {
+    const HALF: usize = 11;
+    const SINGLE: &[u8] = b"data: one at a time\n\n";
+    let upstream = Upstream::start().await;
+    let gateway = with_llm(&upstream, "").await;
+    let of_bytes = |bytes: &[u8]| bytes.iter().map(|byte| vec![*byte]).collect::<Vec<_>>();
+    let event: &[u8] = b"data: {\"half\":1}\n\n";
+    let zipped = gzip(&[event, b"data: whole\n\n", SINGLE, b"data: [DONE]\n\n"]);
+    let [first, whole, single, done, trailer] = &zipped[..] else {
+        unreachable!("a part each, and the trailer")
+    };
+    let plain = [
+        vec![event[..HALF].to_vec(), event[HALF..].to_vec()],
+        of_bytes(SINGLE),
+        vec![b"data: [DONE]\n\n".to_vec()],
+    ];
+    let zipped = [
+        vec![first[..HALF].to_vec(), first[HALF..].to_vec(), whole.clone()],
+        of_bytes(single),
+        vec![done.clone(), trailer.clone()],
+    ];
+    let mut requests = 0;
+    for (encoding, writes) in [("identity", plain.concat()), ("gzip", zipped.concat())] {
+        for chunks in [Chunks::Each, Chunks::One] {
+            for path in [CHAT, OTHER, CLASSIFY] {
+                arrives_write_by_write(&upstream, &gateway, (path, encoding, chunks), &writes).await;
+                requests += 2;
+            }
+        }
+    }
+    settle(&gateway, requests).await;
 }
 
 #[tokio::test]

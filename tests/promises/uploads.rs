@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nevertwice_testkit::{
-    Client, Gate, Gateway, Part, Post, Reply, Request, Upstream, multipart, r400, random_document,
+    Client, Gate, Gateway, LargeDocuments, Part, Post, Reply, Request, Upstream, multipart, r400,
+    random_document, sha256_hex,
 };
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -126,9 +127,22 @@ async fn up_02_a_client_that_is_told_no_while_it_uploads_always_reads_it() {
 
 #[tokio::test]
 async fn up_03_many_large_uploads_stay_within_the_memory_that_was_set_aside() {
+    many_uploads(6 * MIB).await;
+}
+
+#[tokio::test]
+async fn slow_up_03_twenty_uploads_of_100_mib_stay_within_the_memory_that_was_set_aside() {
+    many_uploads(100 * MIB).await;
+}
+
+/// 20 forms with a file of this length at once, to an upstream that reads slowly, and chat beside them. Neither this process
+/// nor the stub holds them either: they are cut from the same bytes, and compared by digest.
+async fn many_uploads(length: usize) {
     const UPLOADS: usize = 20;
-    const LENGTH: usize = 6 * MIB;
+    const AT_ONCE: usize = 4;
+    const PATIENCE: Duration = Duration::from_secs(120);
     let upstream = Upstream::start().await;
+    upstream.keep(0, 0);
     let gate = Gate::new();
     upstream.by_head({
         let gate = gate.clone();
@@ -140,58 +154,93 @@ async fn up_03_many_large_uploads_stay_within_the_memory_that_was_set_aside() {
     let llm = format!("- name: llm\n  adapter: openai\n  base_url: \"{}\"\n  mount: /llm", upstream.url());
     let spill = tempfile::tempdir().unwrap();
     let limits = format!("limits:\n  buffer_memory_bytes: 8388608\n  spill_dir: {}", spill.path().display());
-    let pool = "pool:\n  max_in_flight: 4\n  queue_timeout_ms: 60000";
-    let slots = [("TOP", limits.as_str()), ("UPSTREAM", pool), ("UPSTREAMS", &llm)];
+    let (each, pool) = ("timeout_ms: 120000", "pool:\n  max_in_flight: 4\n  queue_timeout_ms: 120000");
+    let slots = [("TOP", limits.as_str()), ("UPSTREAM", each), ("UPSTREAM", pool), ("UPSTREAMS", &llm)];
     let mut gateway = Gateway::with(&upstream.url(), &slots).await;
     let left_over = || std::fs::read_dir(spill.path()).unwrap().count();
     let before = gateway.rss_kib();
 
-    let documents: Vec<_> = (0..UPLOADS as u64).map(|n| random_document(n, LENGTH)).collect();
-    let (addr, mut uploads) = (gateway.addr, JoinSet::new());
-    for document in &documents {
-        let (content_type, form) =
-            multipart("b", &[Part::file("file", "a.pdf", "application/pdf", document)]);
-        let post =
-            Post::to(addr, "/doc-classifier/layout").bearer("tok-1").header("Content-Type", content_type);
-        uploads.spawn(post.body(form).send());
+    // a form around the file
+    let (content_type, form) = multipart("b", &[Part::file("file", "a.pdf", "application/pdf", b"@")]);
+    let at = form.iter().position(|byte| *byte == b'@').unwrap();
+    let (open, close) = (Bytes::copy_from_slice(&form[..at]), Bytes::copy_from_slice(&form[at + 1..]));
+    let files = LargeDocuments::new(1);
+    let forms: Vec<Vec<Bytes>> = (0..UPLOADS)
+        .map(|n| [vec![open.clone()], files.document(n, length), vec![close.clone()]].concat())
+        .collect();
+    let request = |form: &[Bytes]| {
+        let request = Request::post("/doc-classifier/layout").bearer("tok-1");
+        request.header("Content-Type", &content_type).pieces(form.to_vec())
+    };
+    let addr = gateway.addr;
+    let mut sending = JoinSet::new();
+    for form in &forms {
+        let request = request(form);
+        sending.spawn(async move {
+            let mut client = Client::connect(addr).await.patience(PATIENCE);
+            client.try_send_request(request).await.unwrap();
+            client
+        });
     }
-    gateway.wait_metric("gateway_pool_queued", &[], (UPLOADS - 4) as f64).await;
+    // others are served all the while, one request after another
+    let (stop, chat_stops) = tokio::sync::oneshot::channel::<()>();
+    let mut chat = JoinSet::new();
+    chat.spawn(async move {
+        let (mut count, mut slowest) = (0, Duration::ZERO);
+        tokio::pin!(chat_stops);
+        loop {
+            let began = Instant::now();
+            let answer = Post::to(addr, "/llm/v1/chat/completions").bearer("tok-2").body("{}").send().await;
+            assert_eq!((answer.status, answer.text().as_str()), (200, "chat"));
+            count += 1;
+            slowest = slowest.max(began.elapsed());
+            tokio::select! {
+                _ = &mut chat_stops => return (count, slowest),
+                () = tokio::time::sleep(Duration::from_millis(20)) => {}
+            }
+        }
+    });
+    let mut clients = sending.join_all().await;
+    gateway.wait_metric("gateway_pool_queued", &[], (UPLOADS - AT_ONCE) as f64).await;
     assert!(gateway.metric("gateway_body_memory_bytes", &[]).await <= 8_388_608.0);
     let spilled = gateway.metric("gateway_body_spilled_bytes_total", &[]).await;
-    assert!(spilled >= (UPLOADS * LENGTH - 8 * MIB) as f64, "{spilled}");
-    // the memory set aside, and for each connection its buffers; all bodies together are 120 MiB
-    let grown = (gateway.rss_kib() - before) / 1024;
-    assert!(grown < 64, "{grown} MiB more for {} MiB of bodies", UPLOADS * LENGTH / MIB);
-    assert_eq!(left_over(), 0, "the files have no names");
-    // others are served meanwhile
-    let began = Instant::now();
-    for _ in 0..10 {
-        assert_eq!(post(&gateway, "/llm/v1/chat/completions", "{}").await.text(), "chat");
-    }
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(spilled >= (UPLOADS * length - 8 * MIB) as f64, "{spilled}");
+    assert_eq!((left_over(), gateway.open_files(spill.path())), (0, UPLOADS), "the files have no names");
     gate.open();
-    while let Some(answer) = uploads.join_next().await {
-        assert_eq!(answer.unwrap().status, 200);
+    for client in &mut clients {
+        let answer = client.read_answer().await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
     }
+    stop.send(()).unwrap();
+    let (chats, slowest) = chat.join_next().await.unwrap().unwrap();
+    // how much slower it gets is for a benchmark to say; here it is never left waiting
+    assert!(chats >= 10 && slowest < Duration::from_secs(5), "{slowest:?} for one of {chats}");
+    // the memory set aside, and 128 KiB on the way to the file and back and the read-ahead of both connections for each
+    // (ARCHITECTURE.md): 21 MiB, and what the allocator keeps; it is the same for 120 MiB of bodies and for 2 GiB
+    let grown = (gateway.peak_rss_kib() - before) / 1024;
+    assert!(grown < 64, "{grown} MiB more for {} MiB of bodies", UPLOADS * length / MIB);
     // nothing was lost or mixed up on the way over the disk
     let seen = upstream.requests();
-    for document in &documents {
-        let whole =
-            |body: &Bytes| body.len() > LENGTH && body[body.len() - LENGTH - 9..].starts_with(document);
-        assert!(seen.iter().any(|seen| seen.body_complete && whole(&seen.body)));
-    }
-    settle(&gateway, UPLOADS + 10).await;
+    let uploads = seen.iter().filter(|seen| seen.path() == "/layout");
+    let mut arrived: Vec<_> = uploads.map(|seen| (seen.body_complete, seen.body_sha256.clone())).collect();
+    let mut sent: Vec<_> = forms.iter().map(|form| (true, sha256_hex(form))).collect();
+    arrived.sort_unstable();
+    sent.sort_unstable();
+    assert!(arrived == sent, "what arrived is not what was sent");
+    settle(&gateway, UPLOADS + chats).await;
+    assert_eq!(gateway.open_files(spill.path()), 0);
 
     // killed with bodies on disk: nothing is left of them
     let never = Gate::new();
     upstream.always(Reply::status(200).wait_for(&never));
     let mut client = Client::connect(addr).await;
-    client.try_send_request(Request::post(GUARDED).bearer("tok-1").body(documents[0].clone())).await.unwrap();
+    client.try_send_request(request(&forms[0])).await.unwrap();
     never.wait_waiting(1).await;
+    assert_eq!(gateway.open_files(spill.path()), 1);
     gateway.signal("KILL");
     gateway.wait_exit(Duration::from_secs(10)).await;
     gateway.restart().await;
-    assert_eq!(left_over(), 0);
+    assert_eq!((left_over(), gateway.open_files(spill.path())), (0, 0));
 }
 
 #[tokio::test]

@@ -3,6 +3,8 @@
 //! It cannot fail a request. Whatever goes wrong with the store is counted, and the request goes upstream.
 
 mod flights;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -256,6 +258,7 @@ impl Memory {
         let (key, upstream) = (entry.fingerprint, entry.upstream.clone());
         let asked = Guarded { fingerprint: key, scope: entry.scope.as_str().into() };
         self.accepted.remove(&key);
+        let judged_at = self.clock.now();
         self.watch(&entry.document.digest, &upstream, guard, deadline).await;
         if guard.tripped_at().is_some() {
             return Err(NotRecorded::Guard);
@@ -268,9 +271,11 @@ impl Memory {
             unwatched.key = None;
         }
         match recorded {
-            Ok(Ok(Recorded::Stored(entry))) if guard.distrusts(entry.recorded_at) => {
-                // the guard tripped while this was written
-                self.suspect(&upstream, entry.recorded_at, deadline).await;
+            Ok(Ok(Recorded::Stored(entry)))
+                if guard.distrusts(judged_at) || guard.distrusts(entry.recorded_at) =>
+            {
+                // the guard tripped while this was written, after the marks, and may be off again by now
+                self.forget_within(key, deadline).await;
                 Err(NotRecorded::Guard)
             }
             Ok(Ok(Recorded::Stored(entry))) => {
@@ -283,7 +288,7 @@ impl Memory {
                 // what others are answered with has to be what they ask for; what can never be used makes room for the next
                 let usable = self.verified(entry, &asked, &upstream, guard);
                 if usable.is_none() {
-                    let _ = timeout_at(deadline.into(), self.store.forget(&Selector::key(key))).await;
+                    self.forget_within(key, deadline).await;
                 }
                 usable.ok_or(NotRecorded::Fenced)
             }
@@ -297,6 +302,15 @@ impl Memory {
                 self.counts(|m| m.store_error("record"));
                 Err(NotRecorded::Store)
             }
+        }
+    }
+
+    /// Removes an entry that must not be used, durably; it is done too where it takes longer than that.
+    async fn forget_within(&self, key: Fingerprint, deadline: Instant) {
+        match timeout_at(deadline.into(), self.store.forget(&Selector::key(key))).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => self.store_error("forget", &error),
+            Err(_) => self.forget_later(key),
         }
     }
 
@@ -399,16 +413,4 @@ fn is_power_of_ten(mut n: u64) -> bool {
         n /= 10;
     }
     n == 1
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn round_numbers_are_told() {
-        let told: Vec<u64> = (1..=10_000).filter(|n| *n >= 10 && is_power_of_ten(*n)).collect();
-        assert_eq!(told, [10, 100, 1000, 10_000]);
-        assert!(!is_power_of_ten(0));
-    }
 }

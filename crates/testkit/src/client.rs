@@ -163,16 +163,25 @@ impl Client {
         self.head_only = request.is_head();
         let host = self.stream.peer_addr().map_or_else(|_| "localhost".to_owned(), |addr| addr.to_string());
         let (mut head, body) = request.on_the_wire(&host);
+        let mut body = body.into_iter();
         if request.expects_continue() {
             self.upload(&head).await?;
             if !self.wait_continue().await? {
                 self.out_of_step = true;
                 return Ok(());
             }
-            return self.upload(&body).await;
+        } else {
+            // one write for the head and a plain body, as most clients do
+            body.next().iter().for_each(|first| head.extend_from_slice(first));
+            self.upload(&head).await?;
         }
-        head.extend_from_slice(&body);
-        self.upload(&head).await
+        for piece in body {
+            if self.out_of_step {
+                break;
+            }
+            self.upload(&piece).await?;
+        }
+        Ok(())
     }
 
     /// Whether the body may go out now; not if a final answer came.

@@ -1,7 +1,11 @@
 //! The documents and answers that the cases speak of. They are fixed: a digest of one of them may be written
 //! into a test.
 
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
 use crate::upstream::Reply;
+use crate::wire::hex;
 
 const PDF: &[u8; 9] = b"%PDF-1.7\n";
 
@@ -48,6 +52,44 @@ pub fn random_document(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
+/// Large documents that are cut from the same random bytes, so that many of them take the memory of one piece or two.
+#[derive(Debug)]
+pub struct LargeDocuments(Bytes);
+
+impl LargeDocuments {
+    const PIECE: usize = 1 << 20;
+    /// How many cuts there are: one at each byte.
+    const CUTS: usize = 1 << 20;
+    /// The most pieces of a document.
+    const PIECES_MAX: usize = 1009;
+
+    /// Those of this seed.
+    pub fn new(seed: u64) -> Self {
+        Self(random_document(seed, Self::PIECE + Self::CUTS).into())
+    }
+
+    /// The `n`th document (of about a thousand), `len` bytes in pieces of 1 MiB. No two pieces of these documents are alike.
+    pub fn document(&self, n: usize, len: usize) -> Vec<Bytes> {
+        let pieces = len.div_ceil(Self::PIECE);
+        if pieces > Self::PIECES_MAX || (n + 1) * Self::PIECES_MAX > Self::CUTS {
+            panic!("documents: no large document {n} of {len} bytes");
+        }
+        let piece = |k: usize| {
+            // an odd factor takes each cut once, and neighbours apart
+            let cut = (n * Self::PIECES_MAX + k) * 61 % Self::CUTS;
+            self.0.slice(cut..cut + Self::PIECE.min(len - k * Self::PIECE))
+        };
+        (0..pieces).map(piece).collect()
+    }
+}
+
+/// SHA-256 of the pieces one after another, in hex: the digest that the stub has of what arrived.
+pub fn sha256_hex<T: AsRef<[u8]>>(pieces: &[T]) -> String {
+    let mut digest = Sha256::new();
+    pieces.iter().for_each(|piece| digest.update(piece));
+    hex(&digest.finalize())
+}
+
 /// The refusal that the cases call R400: 400, `application/json`, `{"error":"unreadable page"}` (27 bytes).
 pub fn r400() -> Reply {
     Reply::status(400).header("Content-Type", "application/json").body(r#"{"error":"unreadable page"}"#)
@@ -55,9 +97,9 @@ pub fn r400() -> Reply {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
-    use crate::wire::hex;
-    use sha2::{Digest, Sha256};
 
     #[test]
     fn documents_are_fixed_and_differ() {
@@ -65,9 +107,17 @@ mod tests {
         assert_ne!(DOC, DOC2);
         assert_eq!(random_document(1, 4096), DOC);
         assert_eq!(random_document(7, 5), b"%PDF-");
-        assert_eq!(
-            hex(&Sha256::digest(DOC)),
-            "a9244902da5899458950849c549905dd7d67cb5d2e6cfdbf8edfc120ec90c02a"
-        );
+        assert_eq!(sha256_hex(&[DOC]), "a9244902da5899458950849c549905dd7d67cb5d2e6cfdbf8edfc120ec90c02a");
+    }
+
+    #[test]
+    fn large_documents_have_their_length_and_differ() {
+        let large = LargeDocuments::new(1);
+        let len = (3 << 20) + 5;
+        let one = large.document(0, len);
+        assert_eq!((one.len(), one.concat().len()), (4, len));
+        let all: HashSet<_> = (0..3).flat_map(|n| large.document(n, 3 << 20)).collect();
+        assert_eq!(all.len(), 9);
+        assert_eq!(sha256_hex(&one), sha256_hex(&[one.concat()]));
     }
 }

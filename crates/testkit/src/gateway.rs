@@ -297,7 +297,17 @@ impl Gateway {
 
     /// The resident memory of the process, KiB.
     pub fn rss_kib(&self) -> u64 {
-        self.child_ref().rss_kib()
+        self.child_ref().memory_kib("VmRSS")
+    }
+
+    /// The most resident memory that the process ever had, KiB.
+    pub fn peak_rss_kib(&self) -> u64 {
+        self.child_ref().memory_kib("VmHWM")
+    }
+
+    /// How many files in this folder the process has open; one without a name counts for the folder it was made in.
+    pub fn open_files(&self, folder: &Path) -> usize {
+        self.child_ref().open_files(folder)
     }
 
     /// Sends it a signal by its short name, such as `TERM`, `KILL`, `USR1`, `STOP`.

@@ -13,7 +13,7 @@ pub mod upstream;
 mod wire;
 
 pub use client::{Answer, Arrived, Client, Failure, Part, Post, Request, get, multipart};
-pub use documents::{DOC, DOC2, r400, random_document};
+pub use documents::{DOC, DOC2, LargeDocuments, r400, random_document, sha256_hex};
 pub use gateway::{Gateway, Setup};
 pub use upstream::{Gate, Reply, Seen, Step, Upstream};
 pub use wire::Headers;

@@ -14,7 +14,8 @@ pub struct Request {
     method: String,
     target: String,
     headers: Headers,
-    body: Bytes,
+    /// One after another on the wire.
+    body: Vec<Bytes>,
     chunk: Option<usize>,
     expect: bool,
 }
@@ -32,7 +33,7 @@ impl Request {
             method: method.to_owned(),
             target: target.to_owned(),
             headers: Headers::new(),
-            body: Bytes::new(),
+            body: Vec::new(),
             chunk: None,
             expect: false,
         }
@@ -60,8 +61,14 @@ impl Request {
     }
 
     /// The body.
-    pub fn body(mut self, body: impl Into<Bytes>) -> Self {
-        self.body = body.into();
+    pub fn body(self, body: impl Into<Bytes>) -> Self {
+        self.pieces(vec![body.into()])
+    }
+
+    /// The body in pieces, which are written one after another and not copied: they may share memory, so that a body can be
+    /// longer than what is there to hold it.
+    pub fn pieces(mut self, pieces: Vec<Bytes>) -> Self {
+        self.body = pieces;
         self
     }
 
@@ -78,7 +85,8 @@ impl Request {
     }
 
     /// The head and the body as they go out.
-    pub(super) fn on_the_wire(&self, host: &str) -> (Vec<u8>, Vec<u8>) {
+    pub(super) fn on_the_wire(&self, host: &str) -> (Vec<u8>, Vec<Bytes>) {
+        let length: usize = self.body.iter().map(Bytes::len).sum();
         let mut head = format!("{} {} HTTP/1.1\r\n", self.method, self.target).into_bytes();
         let mut line = |name: &str, value: &[u8]| {
             head.extend_from_slice(name.as_bytes());
@@ -99,12 +107,15 @@ impl Request {
         if !framed {
             if self.chunk.is_some() {
                 line("Transfer-Encoding", b"chunked");
-            } else if wants_body || !self.body.is_empty() {
-                line("Content-Length", self.body.len().to_string().as_bytes());
+            } else if wants_body || length > 0 {
+                line("Content-Length", length.to_string().as_bytes());
             }
         }
         head.extend_from_slice(b"\r\n");
-        let body = self.chunk.map_or_else(|| self.body.to_vec(), |size| in_chunks(&self.body, size));
+        let body = match self.chunk {
+            Some(size) => vec![in_chunks(&self.body.concat(), size).into()],
+            None => self.body.clone(),
+        };
         (head, body)
     }
 

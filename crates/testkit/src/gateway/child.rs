@@ -93,11 +93,20 @@ impl Child {
         }
     }
 
-    pub(super) fn rss_kib(&self) -> u64 {
+    /// A number of KiB that the system knows about the process.
+    pub(super) fn memory_kib(&self, name: &str) -> u64 {
         let status = read(Path::new(&format!("/proc/{}/status", self.pid())));
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok())
-            .unwrap_or_else(|| panic!("gateway: process {} tells no memory: {status}", self.pid()))
+            .unwrap_or_else(|| panic!("gateway: process {} tells no {name}: {status}", self.pid()))
+    }
+
+    /// How many files in this folder it has open, with a name or without.
+    pub(super) fn open_files(&self, folder: &Path) -> usize {
+        let fds = std::fs::read_dir(format!("/proc/{}/fd", self.pid()))
+            .unwrap_or_else(|error| panic!("gateway: process {} tells no files: {error}", self.pid()));
+        // one that is closed meanwhile is none
+        fds.flatten().filter_map(|fd| fd.path().read_link().ok()).filter(|to| to.starts_with(folder)).count()
     }
 }
 
