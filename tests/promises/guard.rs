@@ -207,7 +207,7 @@ async fn age(gateway: &mut Gateway, fingerprint: &str) {
     store.close().await.unwrap();
     drop(store);
     let store = open(Millis(now.0 - 3_600_000));
-    let life = LifePolicy { confirmations: 1, ttl_ms: entry.ttl_ms, ladder: None };
+    let life = LifePolicy::flat(entry.ttl_ms);
     let fence = store.recall(&key).await.unwrap().fence;
     let candidate = Candidate { entry, life, max_entries: 10_000 };
     assert!(matches!(store.record(candidate, fence).await.unwrap(), Recorded::Stored(_)));
