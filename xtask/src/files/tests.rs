@@ -31,7 +31,7 @@ fn the_hyper_client_is_found_in_every_spelling() {
         "let c = hyper_util :: client :: legacy::Client::builder(executor);",
     ] {
         assert_eq!(problems_in(GATEWAY, spelling).len(), 1, "{spelling}");
-        assert!(problems_in("crates/gateway/src/upstream/client.rs", spelling).is_empty(), "{spelling}");
+        assert!(problems_in("crates/gateway/src/upstream/connections.rs", spelling).is_empty(), "{spelling}");
     }
 }
 
