@@ -221,7 +221,7 @@ impl Memory {
         asked: &Guarded,
         upstream: &UpstreamName,
         guard: &UpstreamGuard,
-        attempt: Option<&Attempt>,
+        attempt: &Attempt,
         deadline: Duration,
     ) {
         let now = self.clock.now();
@@ -231,10 +231,10 @@ impl Memory {
             guard.trust_from(now);
             tracing::warn!(%upstream, "mass-refusal guard off: the upstream accepts again, refusals are remembered again");
         }
-        let alone = attempt.is_none_or(Attempt::is_alone);
+        let contested = attempt.accepted();
         let removal = async {
-            if !alone {
-                // another attempt at this document is under way and may still be refused: fence it
+            if contested {
+                // another attempt at this document was refused and is being recorded
                 self.store.forget(&Selector::key(asked.fingerprint)).await?;
             }
             self.store.accept(&asked.fingerprint, upstream).await
@@ -251,6 +251,7 @@ impl Memory {
     pub(crate) async fn record(
         &self,
         entry: Entry,
+        attempt: &Attempt,
         fence: Option<Fence>,
         guard: &UpstreamGuard,
         deadline: Instant,
@@ -264,6 +265,7 @@ impl Memory {
             return Err(NotRecorded::Guard);
         }
         let fence = fence.ok_or(NotRecorded::Store)?;
+        let _recording = attempt.record().ok_or(NotRecorded::Fenced)?;
         let candidate = Candidate { entry, life: guard.rules.life.clone(), max_entries: self.max_entries };
         let mut unwatched = Unwatched { memory: self, key: Some(key) };
         let recorded = timeout_at(deadline.into(), self.store.record(candidate, fence)).await;

@@ -234,6 +234,9 @@ pub(super) async fn look_again(gateway: &Shared, call: &mut Call) -> Option<Arc<
     if guard.rules.mode == Mode::Observe {
         return None;
     }
+    if let Some(attempt) = &mut asked.attempt {
+        attempt.begins_now();
+    }
     let (entry, fence) = memory.recall(&asked.key, call.plan.upstream.name(), guard).await;
     asked.fence = fence;
     entry

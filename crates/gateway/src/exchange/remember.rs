@@ -18,7 +18,7 @@ use super::intake::Document;
 use super::judge::{Answer, AnswerBody, Meaning};
 use super::recall::{Asked, Call, CallBody};
 use crate::Shared;
-use crate::memory::{Landing, Memory, UpstreamGuard};
+use crate::memory::{Attempt, Landing, Memory, UpstreamGuard};
 
 /// The time that is left for the store when the judgement took all of `judge_wait`.
 const LEAST_WAIT: Duration = Duration::from_millis(50);
@@ -35,12 +35,12 @@ pub(super) async fn remember(
     let (Some(mut asked), Some(memory), Some(guard)) = (asked, &gateway.memory, &upstream.guard) else {
         return answer;
     };
-    let attempt = asked.attempt.take();
+    let Some(attempt) = asked.attempt.take() else { return answer };
     let landing = match (&answer.meaning, &body) {
         (Meaning::Nothing, _) => Landing::NoVerdict,
         (Meaning::Accepted, _) => {
             let left = until(guard, &answer).saturating_duration_since(Instant::now());
-            memory.accept(&asked.key, upstream.name(), guard, attempt.as_ref(), left).await;
+            memory.accept(&asked.key, upstream.name(), guard, &attempt, left).await;
             Landing::NoVerdict
         }
         (Meaning::NotRecorded(reason), _) => {
@@ -53,6 +53,7 @@ pub(super) async fn remember(
                 memory,
                 guard,
                 asked: &asked,
+                attempt: &attempt,
                 tenant: &plan.tenant,
                 upstream: upstream.name(),
                 verdict,
@@ -68,9 +69,7 @@ pub(super) async fn remember(
         // a guarded call always holds its document
         (Meaning::Verdict(_), CallBody::Passing(_)) => Landing::NoVerdict,
     };
-    if let Some(attempt) = attempt {
-        attempt.land(landing);
-    }
+    attempt.land(landing);
     answer
 }
 
@@ -84,6 +83,7 @@ struct Refused<'a> {
     memory: &'a Memory,
     guard: &'a UpstreamGuard,
     asked: &'a Asked,
+    attempt: &'a Attempt,
     tenant: &'a Tenant,
     upstream: &'a UpstreamName,
     verdict: &'a Verdict,
@@ -125,7 +125,7 @@ impl Refused<'_> {
             recorded_at: now,
             ttl_ms: self.guard.rules.life.ttl_ms(self.verdict.status),
         };
-        self.memory.record(entry, self.asked.fence, self.guard, deadline).await?;
+        self.memory.record(entry, self.attempt, self.asked.fence, self.guard, deadline).await?;
         if let (Some(doubt), Some(metrics)) = (self.verdict.doubt, &self.gateway.metrics.memory) {
             metrics.doubt(doubt);
         }

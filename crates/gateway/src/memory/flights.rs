@@ -3,6 +3,8 @@
 //! The first request with a fingerprint makes the attempt, later ones wait for how it lands. A recorded verdict is theirs
 //! too; anything else releases all of them at once. An attempt that is dropped is no outcome: when no other is under way,
 //! one of those who wait makes the next. So nobody waits for requests that have all ended.
+//!
+//! Success beats memory: an accepted attempt overtakes the others that are under way, which do not record after it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -24,11 +26,19 @@ pub(crate) struct Flights {
 struct Flight {
     /// Attempts at the upstream with this fingerprint.
     attempts: u32,
+    /// How often one of them was accepted.
+    acceptances: u64,
+    /// How many of them are recording a verdict.
+    recording: u32,
     /// Made for the first one who waits: nearly all attempts land without.
     landing: Option<watch::Sender<Landing>>,
 }
 
 impl Flight {
+    fn new(attempts: u32) -> Self {
+        Self { attempts, acceptances: 0, recording: 0, landing: None }
+    }
+
     fn tell(&mut self, landing: Landing) {
         if let Some(waiting) = self.landing.take() {
             waiting.send_replace(landing);
@@ -62,8 +72,13 @@ pub(crate) struct Attempt {
     flights: Arc<Flights>,
     fingerprint: Fingerprint,
     leads: bool,
+    /// The acceptances before it was sent.
+    acceptances: u64,
     landed: bool,
 }
+
+/// An attempt that records its verdict, until it is dropped.
+pub(crate) struct Recording<'a>(&'a Attempt);
 
 impl Default for Flights {
     fn default() -> Self {
@@ -84,23 +99,23 @@ impl Flights {
             let landing = flight.landing.get_or_insert_with(|| watch::Sender::new(Landing::InFlight));
             return Boarding::Wait(landing.subscribe());
         }
-        shard.insert(fingerprint, Flight { attempts: 1, landing: None });
+        shard.insert(fingerprint, Flight::new(1));
         drop(shard);
-        Boarding::Attempt(self.attempt(fingerprint, true))
+        Boarding::Attempt(self.attempt(fingerprint, true, 0))
     }
 
     /// Makes an attempt whatever else is under way.
     pub(crate) fn join(self: &Arc<Self>, fingerprint: Fingerprint) -> Attempt {
         let mut shard = self.shard(&fingerprint).hold();
-        let flight = shard.entry(fingerprint).or_insert(Flight { attempts: 0, landing: None });
+        let flight = shard.entry(fingerprint).or_insert_with(|| Flight::new(0));
         flight.attempts += 1;
-        let leads = flight.attempts == 1;
+        let (leads, acceptances) = (flight.attempts == 1, flight.acceptances);
         drop(shard);
-        self.attempt(fingerprint, leads)
+        self.attempt(fingerprint, leads, acceptances)
     }
 
-    fn attempt(self: &Arc<Self>, fingerprint: Fingerprint, leads: bool) -> Attempt {
-        Attempt { flights: Arc::clone(self), fingerprint, leads, landed: false }
+    fn attempt(self: &Arc<Self>, fingerprint: Fingerprint, leads: bool, acceptances: u64) -> Attempt {
+        Attempt { flights: Arc::clone(self), fingerprint, leads, acceptances, landed: false }
     }
 
     /// Requests that wait for a landing now.
@@ -119,10 +134,33 @@ impl Attempt {
         self.leads
     }
 
-    /// Whether no other attempt with this fingerprint is under way.
-    pub(crate) fn is_alone(&self) -> bool {
-        let shard = self.flights.shard(&self.fingerprint).hold();
-        shard.get(&self.fingerprint).is_none_or(|f| f.attempts <= 1)
+    fn with_flight<T>(&self, act: impl FnOnce(&mut Flight) -> T) -> Option<T> {
+        self.flights.shard(&self.fingerprint).hold().get_mut(&self.fingerprint).map(act)
+    }
+
+    /// It has not been sent: what was accepted up to now does not overtake it.
+    pub(crate) fn begins_now(&mut self) {
+        self.acceptances = self.with_flight(|flight| flight.acceptances).unwrap_or(0);
+    }
+
+    /// It was accepted, and overtakes the others. Returns whether one of them is recording at this moment: that one the store
+    /// has to fence off.
+    pub(crate) fn accepted(&self) -> bool {
+        self.with_flight(|flight| {
+            flight.acceptances += 1;
+            flight.recording > 0
+        })
+        .unwrap_or(false)
+    }
+
+    /// It records its verdict; `None` = another one was accepted since it was sent.
+    pub(crate) fn record(&self) -> Option<Recording<'_>> {
+        let recording = self.with_flight(|flight| {
+            let in_time = flight.acceptances == self.acceptances;
+            flight.recording += u32::from(in_time);
+            in_time
+        });
+        recording.unwrap_or(false).then_some(Recording(self))
     }
 
     /// Tells everybody who waits.
@@ -144,6 +182,12 @@ impl Attempt {
             // whoever comes from now on waits for the attempts that are still under way
             flight.tell(landing);
         }
+    }
+}
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        self.0.with_flight(|flight| flight.recording = flight.recording.saturating_sub(1));
     }
 }
 
@@ -180,7 +224,7 @@ mod tests {
     async fn a_landing_releases_everybody_at_once() {
         let flights = Arc::new(Flights::default());
         let leader = lead(&flights);
-        assert!(leader.leads() && leader.is_alone());
+        assert!(leader.leads());
         let waiters: Vec<_> = (0..100).map(|_| wait(&flights)).collect();
         assert_eq!(flights.waiting(&key()), 100);
         leader.land(Landing::NoVerdict);
@@ -188,7 +232,7 @@ mod tests {
             let landing = *waiter.wait_for(|l| !matches!(l, Landing::InFlight)).await.unwrap();
             assert!(matches!(landing, Landing::NoVerdict));
         }
-        assert!(lead(&flights).is_alone(), "nothing is left of it");
+        assert!(flights.shards.iter().all(|s| s.hold().is_empty()), "nothing is left of it");
     }
 
     #[test]
@@ -197,7 +241,7 @@ mod tests {
         let leader = lead(&flights);
         let waiter = wait(&flights);
         let other = flights.join(key());
-        assert!(!other.leads() && !other.is_alone());
+        assert!(!other.leads());
         drop(other);
         assert!(matches!(*waiter.borrow(), Landing::InFlight));
         drop(leader);
@@ -217,5 +261,24 @@ mod tests {
         assert!(matches!(*late.borrow(), Landing::InFlight));
         other.land(Landing::NoVerdict);
         assert!(matches!(*late.borrow(), Landing::NoVerdict));
+    }
+
+    #[test]
+    fn an_acceptance_overtakes_what_was_sent_before_it() {
+        let flights = Arc::new(Flights::default());
+        let (early, accepted, mut queued) = (lead(&flights), flights.join(key()), flights.join(key()));
+        assert!(early.record().is_some());
+        assert!(!accepted.accepted(), "nobody is recording now");
+        assert!(early.record().is_none() && queued.record().is_none());
+        queued.begins_now();
+        let late = flights.join(key());
+        assert!(queued.record().is_some() && late.record().is_some());
+
+        let recording = late.record();
+        assert!(accepted.accepted(), "the store has to fence that one");
+        drop(recording);
+        assert!(late.record().is_none() && !accepted.accepted());
+        drop((early, accepted, queued, late));
+        assert!(flights.shards.iter().all(|s| s.hold().is_empty()));
     }
 }

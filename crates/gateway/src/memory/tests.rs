@@ -139,15 +139,17 @@ impl Bench {
     /// The upstream refuses the document: looked up, judged and recorded as an exchange does it.
     async fn refuse(&self, n: u64) -> Result<Arc<Entry>, NotRecorded> {
         let upstream = samples::upstream("ocr");
+        let attempt = self.memory.flights.join(Self::asked(n).fingerprint);
         let (_, fence) = self.memory.recall(&Self::asked(n), &upstream, &self.guard).await;
         let now = self.clock.now();
         let entry = Entry { first_refused_at: now, recorded_at: now, ..samples::entry(n) };
-        self.memory.record(entry, fence, &self.guard, Instant::now() + LIMIT).await
+        self.memory.record(entry, &attempt, fence, &self.guard, Instant::now() + LIMIT).await
     }
 
     async fn accept(&self, n: u64) {
         let upstream = samples::upstream("ocr");
-        self.memory.accept(&Self::asked(n), &upstream, &self.guard, None, LIMIT).await;
+        let attempt = self.memory.flights.join(Self::asked(n).fingerprint);
+        self.memory.accept(&Self::asked(n), &upstream, &self.guard, &attempt, LIMIT).await;
     }
 
     /// Whether the next request with this document is answered from the memory.
