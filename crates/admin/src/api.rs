@@ -121,7 +121,7 @@ async fn ready(State(state): State<Arc<Shared>>) -> Response {
 }
 
 async fn metrics(State(state): State<Arc<Shared>>) -> Result<impl IntoResponse, Problem> {
-    let text = state.gateway()?.metrics();
+    let text = state.gateway()?.metrics().await;
     Ok(([(CONTENT_TYPE, OPENMETRICS)], text))
 }
 

@@ -330,8 +330,11 @@ impl MemoryMetrics {
     }
 
     /// Takes over the store's own counts; called when the series are read.
-    pub(crate) fn set_store(&self, entries: u64, evictions: u64) {
-        self.entries.set(i64::try_from(entries).unwrap_or(i64::MAX));
+    /// `None` leaves the last count of entries standing.
+    pub(crate) fn set_store(&self, entries: Option<u64>, evictions: u64) {
+        if let Some(entries) = entries {
+            self.entries.set(i64::try_from(entries).unwrap_or(i64::MAX));
+        }
         // two readers at once must not count the same evictions twice
         let _one = self.logged.hold();
         let behind = evictions.saturating_sub(self.evictions.get());

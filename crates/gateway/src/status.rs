@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use nevertwice_config::checked::Mode;
 use nevertwice_domain::clock::Millis;
@@ -11,6 +12,9 @@ use serde::Serialize;
 
 use crate::Gateway;
 use crate::upstream::Upstream;
+
+/// How long the store may take to count its entries for the metrics.
+const COUNT_DEADLINE: Duration = Duration::from_millis(250);
 
 /// Where the gateway is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -107,15 +111,16 @@ impl Gateway {
     }
 
     /// All series, with gauges brought up to date.
-    #[must_use]
-    pub fn metrics(&self) -> String {
+    pub async fn metrics(&self) -> String {
         let shared = &self.shared;
         for upstream in &shared.upstreams {
             upstream.metrics.set_load(upstream.pool.load());
             upstream.metrics.set_guard(upstream.guard.as_ref().is_some_and(|g| g.tripped_at().is_some()));
         }
         if let (Some(memory), Some(series)) = (&shared.memory, &shared.metrics.memory) {
-            series.set_store(memory.store.entries(), memory.store.evictions());
+            // a store that does not answer leaves the last count standing
+            let entries = tokio::time::timeout(COUNT_DEADLINE, memory.store.entries()).await;
+            series.set_store(entries.ok().and_then(Result::ok), memory.store.evictions());
         }
         shared.metrics.text()
     }

@@ -1,5 +1,5 @@
 //! Where entries live. One trait, [`RefusalStore`]; a reference implementation in memory; an embedded, durable one on
-//! SQLite; one conformance suite that all of them pass.
+//! SQLite; one on Redis for a fleet; one conformance suite that all of them pass.
 //!
 //! A store is honest and fallible: it says what it could not do. That its trouble never fails a request is the business of
 //! the gateway, which treats an error as a miss, or as not recorded.
@@ -19,6 +19,7 @@ mod keeping;
 mod listing;
 
 pub mod memory;
+pub mod redis;
 pub mod sqlite;
 pub mod suite;
 
@@ -40,6 +41,22 @@ pub trait RefusalStore: Send + Sync {
     /// # Errors
     /// When the store could not be asked; nothing is known then.
     async fn recall(&self, key: &Fingerprint) -> Result<Recalled, StoreError>;
+
+    /// As [`RefusalStore::recall`], for a request that would make an attempt: where there is no entry, a store that is shared
+    /// among processes says also whose attempt it is.
+    ///
+    /// # Errors
+    /// When the store could not be asked; nothing is known then.
+    async fn look(&self, key: &Fingerprint) -> Result<Looked, StoreError> {
+        let Recalled { entry, fence } = self.recall(key).await?;
+        Ok(Looked { entry, fence, lease: Lease::NotNeeded })
+    }
+
+    /// The fence for an attempt that begins while the store cannot be asked: any forget since the store was last heard of bars it.
+    /// `None` where nothing can be recorded then.
+    fn last_fence(&self) -> Option<Fence> {
+        None
+    }
 
     /// Records a verdict, unless a forget that matches it came after `fence`. On return the entry is durable. Where it replaces
     /// one of the same document and status that has expired (for less than a day), was marked suspect or is too old for the
@@ -80,7 +97,10 @@ pub trait RefusalStore: Send + Sync {
     fn count_replay(&self, key: &Fingerprint, tenant: &TenantId, at: Millis) -> u64;
 
     /// How many entries there are, suspect ones included.
-    fn entries(&self) -> u64;
+    ///
+    /// # Errors
+    /// When the store could not be asked.
+    async fn entries(&self) -> Result<u64, StoreError>;
 
     /// How many entries were evicted by this process because of the bound on their number.
     fn evictions(&self) -> u64;
@@ -118,6 +138,26 @@ pub struct Recalled {
     pub entry: Option<Arc<Entry>>,
     /// The fence for an attempt that begins now.
     pub fence: Fence,
+}
+
+/// The answer to a look-up for an attempt.
+pub struct Looked {
+    /// The live, not suspect entry.
+    pub entry: Option<Arc<Entry>>,
+    /// The fence for an attempt that begins now.
+    pub fence: Fence,
+    /// Whose attempt it is.
+    pub lease: Lease,
+}
+
+/// Whose attempt it is, among the processes that share a store.
+pub enum Lease {
+    /// Nobody else's, as far as the store knows.
+    NotNeeded,
+    /// This process's, until the lease is dropped.
+    Held(redis::HeldLease),
+    /// Another process's.
+    Elsewhere(redis::RemoteAttempt),
 }
 
 /// What became of a verdict.

@@ -258,9 +258,9 @@ impl RefusalStore for MemoryStore {
         }
     }
 
-    fn entries(&self) -> u64 {
+    async fn entries(&self) -> Result<u64, StoreError> {
         let now = self.clock.now();
-        self.lock().rows.values().filter(|row| is_live(&row.entry, now)).count() as u64
+        Ok(self.lock().rows.values().filter(|row| is_live(&row.entry, now)).count() as u64)
     }
 
     fn evictions(&self) -> u64 {

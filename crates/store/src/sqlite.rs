@@ -260,8 +260,8 @@ impl RefusalStore for SqliteStore {
         }
     }
 
-    fn entries(&self) -> u64 {
-        self.index.live(self.clock.now())
+    async fn entries(&self) -> Result<u64, StoreError> {
+        Ok(self.index.live(self.clock.now()))
     }
 
     fn evictions(&self) -> u64 {

@@ -120,6 +120,10 @@ impl Bench {
         }
     }
 
+    async fn entries(&self) -> u64 {
+        self.store.entries().await.expect("entries")
+    }
+
     /// Which of the samples `0..n` can be recalled.
     async fn present(&self, n: u64) -> Vec<u64> {
         let mut present = Vec::new();

@@ -173,7 +173,7 @@ async fn one_process_at_a_time() -> Done {
     store.record(samples::candidate(1), FREE).await?;
     store.close().await?;
     assert_eq!(
-        open(directory.path(), &clock)?.entries(),
+        open(directory.path(), &clock)?.entries().await?,
         1,
         "closed is enough, though it is not dropped yet"
     );
@@ -212,7 +212,7 @@ async fn fill_and_recover(
     assert_eq!(full.kind, StoreErrorKind::Full, "{full}");
     let refused = held.len() as u64;
     assert!(refused > 3, "{refused}");
-    assert_eq!(store.entries(), refused);
+    assert_eq!(store.entries().await?, refused);
     assert!(
         store.recall(&samples::fingerprint(refused)).await?.entry.is_none(),
         "what was not recorded is not there"
@@ -241,7 +241,7 @@ async fn a_full_file_means_not_recorded() -> Done {
     .await?;
     store.close().await?;
     assert!(fs::metadata(directory.path().join("refusals.sqlite3"))?.len() <= 1_000_000);
-    assert_eq!(open(directory.path(), &clock)?.entries(), held.len() as u64 - 1);
+    assert_eq!(open(directory.path(), &clock)?.entries().await?, held.len() as u64 - 1);
     Ok(())
 }
 
@@ -277,7 +277,7 @@ async fn a_full_disk_means_not_recorded() -> Done {
     let store = open(&directory, &clock)?;
     let held = fill_and_recover(&store, async || Ok(fs::remove_file(&ballast)?)).await?;
     drop(store);
-    assert_eq!(open(&directory, &clock)?.entries(), held.len() as u64);
+    assert_eq!(open(&directory, &clock)?.entries().await?, held.len() as u64);
     Ok(())
 }
 
@@ -293,7 +293,7 @@ async fn a_row_that_is_damaged_while_open_is_not_replayed_and_is_replaced() -> D
     intruder.execute("UPDATE entries SET body = x'00' WHERE sequence = 1", [])?;
     let recalled = store.recall(&samples::fingerprint(1)).await?;
     assert!(recalled.entry.is_none(), "it was replayed");
-    assert_eq!(store.entries(), 1);
+    assert_eq!(store.entries().await?, 1);
     assert!(store.show(&samples::fingerprint(1)).await?.is_none());
     assert!(store.recall(&samples::fingerprint(2)).await?.entry.is_some());
     assert!(matches!(store.record(samples::candidate(1), recalled.fence).await?, Recorded::Stored(_)));
@@ -302,7 +302,7 @@ async fn a_row_that_is_damaged_while_open_is_not_replayed_and_is_replaced() -> D
     assert_eq!(store.show(&samples::fingerprint(1)).await?.ok_or("is there")?.tally, Tally::default());
     drop(intruder);
     store.close().await?;
-    assert_eq!(open(directory.path(), &clock())?.entries(), 2);
+    assert_eq!(open(directory.path(), &clock())?.entries().await?, 2);
     Ok(())
 }
 
@@ -321,7 +321,7 @@ async fn a_damaged_row_that_was_only_looked_at_leaves_the_file() -> Done {
     assert!(store.show(&samples::fingerprint(2)).await?.is_none());
     store.close().await?;
     let store = open(directory.path(), &clock())?;
-    assert_eq!(store.entries(), 1);
+    assert_eq!(store.entries().await?, 1);
     assert!(store.recall(&samples::fingerprint(3)).await?.entry.is_some());
     Ok(())
 }

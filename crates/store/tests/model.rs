@@ -174,7 +174,7 @@ impl Pair {
                 *view += &format!("{n}: {recalled:?} {:?}\n", store.show(&key).await);
             }
             let accepted = UPSTREAMS.map(|name| store.has_accepted(&samples::upstream(name)));
-            *view += &format!("{accepted:?} {}", store.entries());
+            *view += &format!("{accepted:?} {:?}", store.entries().await);
         }
         views[0] += &format!(" {}", self.reference.evictions());
         views[1] += &format!(" {}", self.embedded.evictions() + self.evicted_before);

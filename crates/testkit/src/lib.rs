@@ -8,6 +8,7 @@
 pub mod client;
 pub mod documents;
 pub mod gateway;
+pub mod redis;
 pub mod tls;
 pub mod upstream;
 mod wire;
@@ -15,5 +16,6 @@ mod wire;
 pub use client::{Answer, Arrived, Client, Failure, Part, Post, Request, get, multipart};
 pub use documents::{DOC, DOC2, LargeDocuments, r400, random_document, sha256_hex};
 pub use gateway::{Gateway, Setup};
+pub use redis::Redis;
 pub use upstream::{Gate, Reply, Seen, Step, Upstream};
 pub use wire::Headers;

@@ -43,7 +43,7 @@ async fn a_token_opens_and_everything_else_gets_the_same_short_401() {
     }
     let target = format!("/admin/v1/refusals/{key}");
     assert!([401, 429].contains(&world.send("DELETE", &target, &[], "").await.status));
-    assert_eq!(world.store.entries(), 1);
+    assert_eq!(world.store.entries().await.unwrap(), 1);
     // probes and scrapers have none
     for open in ["/healthz", "/readyz", "/metrics"] {
         assert_eq!(world.send("GET", open, &[("Host", "gateway.internal")], "").await.status, 200, "{open}");
@@ -85,7 +85,7 @@ async fn without_a_token_web_pages_and_foreign_names_are_refused() {
     let preflight = [("Origin", "http://evil.test"), ("Access-Control-Request-Method", "POST")];
     let answer = world.send("OPTIONS", "/admin/v1/refusals/forget", &preflight, "").await;
     answer.problem(403, "FORBIDDEN_ORIGIN");
-    assert_eq!(world.store.entries(), 1);
+    assert_eq!(world.store.entries().await.unwrap(), 1);
     let own = world.addr.to_string();
     for host in ["localhost", "127.0.0.1:9090", own.as_str(), "[::1]:9090"] {
         world.send("GET", "/admin/v1/refusals", &[("Host", host)], "").await.ok();

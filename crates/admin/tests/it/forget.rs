@@ -21,7 +21,7 @@ async fn one_entry_is_forgotten_by_its_fingerprint() {
     assert_eq!(world.send("DELETE", &target, &[], "").await.ok(), json!({ "forgotten": 1 }));
     world.send("DELETE", &target, &[], "").await.problem(404, "NO_REFUSAL");
     world.get(&target).await.problem(404, "NO_REFUSAL");
-    assert_eq!(world.store.entries(), 1);
+    assert_eq!(world.store.entries().await.unwrap(), 1);
 }
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn fields_are_anded_and_only_all_means_all() {
         let detail = forget(body.clone()).await.problem(400, "BAD_REQUEST");
         assert!(detail.contains(part), "{body}: {detail}");
     }
-    assert_eq!(world.store.entries(), 10);
+    assert_eq!(world.store.entries().await.unwrap(), 10);
 
     let forgotten = async |body| forget(body).await.ok()["forgotten"].as_u64().unwrap();
     assert_eq!(forgotten(json!({ "upstream": "doc-classifier", "status": 422 })).await, 0);
@@ -59,7 +59,7 @@ async fn fields_are_anded_and_only_all_means_all() {
     assert_eq!(forgotten(json!({ "upstream": "ocr", "before": START })).await, 0);
     assert_eq!(forgotten(json!({ "upstream": "ocr", "before": START.plus_ms(1) })).await, 3);
     assert_eq!(forgotten(json!({ "upstream": "removed" })).await, 1);
-    assert_eq!(world.store.entries(), 3, "those of the other upstream are untouched");
+    assert_eq!(world.store.entries().await.unwrap(), 3, "those of the other upstream are untouched");
     assert_eq!(forgotten(json!({ "all": true })).await, 3);
     assert!(world.get("/metrics").await.text().contains("gateway_negative_cache_entries 0"));
 }

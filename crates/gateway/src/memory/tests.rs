@@ -78,8 +78,8 @@ impl RefusalStore for InHand {
         self.inner.count_replay(key, tenant, at)
     }
 
-    fn entries(&self) -> u64 {
-        self.inner.entries()
+    async fn entries(&self) -> Result<u64, StoreError> {
+        self.inner.entries().await
     }
 
     fn evictions(&self) -> u64 {

@@ -16,10 +16,10 @@ fn bounded(n: u64, max_entries: u64) -> Candidate {
 pub(super) async fn eviction_is_in_the_order_of_recording(bench: &Bench) {
     for n in 0..1000 {
         assert!(stored(bench.record(bounded(n, 100)).await).is_some());
-        assert!(bench.store.entries() <= 100);
+        assert!(bench.entries().await <= 100);
     }
     assert_eq!(bench.present(1000).await, (900..1000).collect::<Vec<_>>());
-    assert_eq!((bench.store.entries(), bench.store.evictions()), (100, 900));
+    assert_eq!((bench.entries().await, bench.store.evictions()), (100, 900));
 }
 
 pub(super) async fn an_evicted_key_comes_back_as_the_youngest(bench: &Bench) {
@@ -77,7 +77,7 @@ pub(super) async fn many_tasks_at_once(bench: &Bench) {
     while let Some(done) = tasks.join_next().await {
         done.expect("no task fails");
     }
-    assert_eq!(bench.store.entries(), 256);
+    assert_eq!(bench.entries().await, 256);
     let listed = bench.list(&ListQuery { order: ListOrder::Recent, ..everything() }).await;
     assert_eq!(listed.len(), 256);
     assert!(listed.iter().all(|summary| summary.tally.replays == 1));

@@ -45,7 +45,7 @@ pub(super) async fn each_condition_selects(bench: &Bench) {
         forget(bench, &Selector { before: Some(Millis(began.0 + 1)), ..Selector::default() }).await,
         1
     );
-    assert_eq!(bench.store.entries(), 0);
+    assert_eq!(bench.entries().await, 0);
     eight(bench).await;
     assert_eq!(forget(bench, &Selector::default()).await, 8);
     assert_eq!(bench.present(8).await, [0; 0]);
@@ -233,7 +233,7 @@ pub(super) async fn suspects_are_seen_and_not_served(bench: &Bench) {
     assert_eq!(bench.suspect("ocr", since).await, 0, "it is marked already");
     assert_eq!(bench.present(3).await, [0, 2]);
     assert!(bench.store.near(&first.fingerprint).is_none());
-    assert_eq!(bench.store.entries(), 3);
+    assert_eq!(bench.entries().await, 3);
     let shown = bench.store.show(&first.fingerprint).await.expect("show").expect("is there");
     assert_eq!((shown.suspect, shown.entry), (true, first));
     assert_eq!(bench.list(&everything()).await.iter().filter(|summary| summary.suspect).count(), 1);
@@ -241,7 +241,7 @@ pub(super) async fn suspects_are_seen_and_not_served(bench: &Bench) {
     bench.clock.advance_ms(1);
     let fresh = bench.store(1).await;
     assert_eq!(bench.recall(1).await, Some(fresh), "a fresh verdict replaces it");
-    assert_eq!(bench.store.entries(), 3);
+    assert_eq!(bench.entries().await, 3);
     assert_eq!(bench.suspect("ocr", Millis(0)).await, 2);
     assert_eq!(forget(bench, &Selector { upstream: upstream_is("ocr"), ..Selector::default() }).await, 2);
     bench.clock.advance_ms(TTL);

@@ -25,10 +25,10 @@ pub(super) async fn an_entry_ends_with_its_life(bench: &Bench) {
     bench.store(1).await;
     bench.clock.advance_ms(TTL - 1);
     assert!(bench.recall(1).await.is_some());
-    assert_eq!(bench.store.entries(), 1);
+    assert_eq!(bench.entries().await, 1);
     bench.clock.advance_ms(1);
     assert!(bench.recall(1).await.is_none());
-    assert_eq!(bench.store.entries(), 0);
+    assert_eq!(bench.entries().await, 0);
     assert!(bench.store.show(&samples::fingerprint(1)).await.expect("show").is_none());
     assert!(bench.list(&super::everything()).await.is_empty());
     assert_eq!(bench.store.forget(&Default::default()).await.expect("forget"), 0);
@@ -65,7 +65,7 @@ pub(super) async fn an_expired_entry_is_replaced(bench: &Bench) {
     let renewed = bench.store(1).await;
     assert_eq!(renewed.recorded_at, bench.now());
     assert_eq!(bench.recall(1).await, Some(renewed));
-    assert_eq!(bench.store.entries(), 1);
+    assert_eq!(bench.entries().await, 1);
 }
 
 pub(super) async fn confirmations_come_first(bench: &Bench) {
@@ -77,7 +77,7 @@ pub(super) async fn confirmations_come_first(bench: &Bench) {
     assert_eq!(unconfirmed(bench.record(candidate("one")).await), Some(1));
     assert!(bench.recall(1).await.is_none());
     assert_eq!(unconfirmed(bench.record(candidate("two")).await), Some(2));
-    assert_eq!(bench.store.entries(), 0);
+    assert_eq!(bench.entries().await, 0);
     let entry = stored(bench.record(candidate("three")).await).expect("three make a verdict");
     assert_eq!((&*entry.body, entry.ttl_ms), (&b"three"[..], samples::TTL_MS));
     bench.clock.advance_ms(TTL);
@@ -125,7 +125,7 @@ pub(super) async fn a_capped_status_ends_earlier_and_the_others_do_not(bench: &B
     assert_eq!(bench.present(3).await, [1, 2]);
     bench.clock.advance_ms(1);
     assert_eq!(bench.present(3).await, [2]);
-    assert_eq!((bench.store.entries(), bench.list(&super::everything()).await.len()), (1, 1));
+    assert_eq!((bench.entries().await, bench.list(&super::everything()).await.len()), (1, 1));
 
     // a cap that came later decides whether a live entry is in the way of a fresh verdict, by the status of the live one
     let plain = samples::flat(samples::TTL_MS);

@@ -15,7 +15,7 @@ pub(super) async fn what_was_recorded_is_recalled_as_it_was(bench: &Bench) {
     assert_eq!(*recorded, expected);
     assert_eq!(bench.recall(1).await.as_deref(), Some(&expected));
     assert!(bench.recall(2).await.is_none());
-    assert_eq!(bench.store.entries(), 1);
+    assert_eq!(bench.entries().await, 1);
     let shown = bench.store.show(&samples::fingerprint(1)).await.expect("show").expect("is there");
     assert_eq!(*shown.entry, expected);
     assert!(!shown.suspect);
@@ -67,7 +67,7 @@ pub(super) async fn the_first_writer_wins(bench: &Bench) {
         other => unreachable!("the first writer wins, but: {other:?}"),
     }
     assert_eq!(bench.recall(1).await, Some(first));
-    assert_eq!(bench.store.entries(), 1);
+    assert_eq!(bench.entries().await, 1);
 }
 
 pub(super) async fn a_present_entry_that_is_too_old_for_the_rule_is_replaced(bench: &Bench) {
@@ -111,7 +111,7 @@ pub(super) async fn an_entry_of_another_schema_is_replaced(bench: &Bench) {
     }
     let fresh = bench.store(1).await;
     assert_eq!(bench.recall(1).await, Some(fresh));
-    assert_eq!(bench.store.entries(), 1);
+    assert_eq!(bench.entries().await, 1);
 }
 
 pub(super) async fn close_is_the_end(bench: &Bench) {

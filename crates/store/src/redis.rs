@@ -1,0 +1,336 @@
+//! The store of a fleet: Redis or Valkey, one server, with Sentinel, or a cluster.
+//!
+//! Every look-up is one round trip, and takes the lease on the attempt where there is no entry. What is recorded is decided
+//! here, by the same rules as in every store, on what one script reads; another script writes it if nothing of that has changed. So
+//! the rules are written once, and Redis is asked for nothing but to be consistent within one script. See
+//! docs/decisions/0008-one-slot-of-redis.md and 0009-decide-then-commit.md.
+
+mod breaker;
+mod event;
+mod keys;
+mod leases;
+mod link;
+mod near;
+mod operations;
+mod pages;
+mod record;
+mod scripts;
+mod tending;
+mod value;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nevertwice_domain::clock::{Clock, Millis};
+use nevertwice_domain::entry::{Candidate, Entry, Selector};
+use nevertwice_domain::fingerprint::Fingerprint;
+use nevertwice_domain::tenant::{TenantId, UpstreamName};
+use secrecy::SecretString;
+use tokio::sync::Notify;
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    Fence, Lease, ListQuery, Looked, Page, Recalled, Recorded, RefusalStore, Shown, StoreError,
+    StoreErrorKind,
+};
+use event::Event;
+use keys::Keys;
+use leases::{Leases, Token};
+pub use leases::{RemoteAttempt, RemoteLanding};
+use link::Link;
+use near::Near;
+use scripts::Scripts;
+
+/// Verdicts that wait for the store to come back: so many, and so many bytes of bodies.
+const LATE: usize = 1000;
+const LATE_BYTES: usize = 16 << 20;
+
+/// Which servers there are.
+#[derive(Clone, Debug)]
+pub enum Topology {
+    /// One server, or whatever stands behind one address.
+    One {
+        /// Its name or address.
+        host: String,
+        /// Its port.
+        port: u16,
+    },
+    /// Sentinels know which server is the primary.
+    Sentinel {
+        /// Names or addresses, and ports.
+        sentinels: Vec<(String, u16)>,
+        /// What the sentinels call it.
+        primary: String,
+    },
+    /// A cluster.
+    Cluster {
+        /// Some of its nodes: names or addresses, and ports.
+        nodes: Vec<(String, u16)>,
+    },
+}
+
+/// How to reach the store, and how long it may take.
+#[derive(Clone, Debug)]
+pub struct RedisOptions {
+    /// Which servers there are.
+    pub topology: Topology,
+    /// TLS to the servers, which must show a certificate for their names.
+    pub tls: bool,
+    /// Certificates to trust in place of the system's, in PEM.
+    pub ca: Option<Vec<u8>>,
+    /// A client certificate and its key, in PEM.
+    pub client_cert: Option<(Vec<u8>, SecretString)>,
+    /// The ACL user; without it, the default user.
+    pub username: Option<String>,
+    /// The password.
+    pub password: Option<SecretString>,
+    /// The database; a cluster has only 0.
+    pub db: i64,
+    /// The first part of every key: what belongs to one deployment.
+    pub prefix: String,
+    /// How long a look-up may take.
+    pub read: Duration,
+    /// How long a record may take.
+    pub write: Duration,
+    /// Bytes of entries that this process keeps at hand.
+    pub near_bytes: u64,
+}
+
+/// A store on Redis. It starts whether or not the server can be reached, and joins when it can.
+pub struct RedisStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: RedisOptions,
+    keys: Keys,
+    scripts: Scripts,
+    clock: Arc<dyn Clock>,
+    link: Link,
+    near: Near,
+    leases: Arc<Leases>,
+    accepted: Mutex<BTreeSet<UpstreamName>>,
+    evictions: AtomicU64,
+    /// The number of the latest forget that was heard of.
+    seen: AtomicU64,
+    /// Verdicts that could not be written, with the fence of their attempts and when they were learned.
+    late: Mutex<VecDeque<(Candidate, Fence, Millis)>>,
+    /// Woken when the first attempt to connect has ended, well or not.
+    attempted: Notify,
+    closing: Notify,
+    closed: AtomicBool,
+    /// All tasks of this store.
+    tasks: TaskTracker,
+}
+
+impl RedisStore {
+    /// Begins to connect, and waits for the first attempt to end: a server that is there is used from the first request on.
+    pub async fn start(options: RedisOptions, clock: Arc<dyn Clock>) -> Self {
+        let shared = Arc::new(Shared {
+            keys: Keys::new(&options.prefix),
+            near: Near::new(options.near_bytes),
+            options,
+            scripts: Scripts::new(),
+            clock,
+            link: Link::new(),
+            leases: Arc::new(Leases::new()),
+            accepted: Mutex::default(),
+            evictions: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            late: Mutex::default(),
+            attempted: Notify::new(),
+            closing: Notify::new(),
+            closed: AtomicBool::new(false),
+            tasks: TaskTracker::new(),
+        });
+        let first = shared.attempted.notified();
+        shared.tasks.spawn(tending::tend(Arc::clone(&shared)));
+        first.await;
+        Self { shared }
+    }
+}
+
+impl Shared {
+    fn check_open(&self) -> Result<(), StoreError> {
+        if self.closed.load(Ordering::Acquire) { Err(StoreError::closed()) } else { Ok(()) }
+    }
+
+    fn accepted(&self) -> MutexGuard<'_, BTreeSet<UpstreamName>> {
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn late(&self) -> MutexGuard<'_, VecDeque<(Candidate, Fence, Millis)>> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of what happened here or elsewhere.
+    fn happened(&self, event: &Event) {
+        match event {
+            Event::Recorded(_) | Event::Released(_) | Event::GivenUp(_) => self.leases.tell(event),
+            Event::Gone(key) => self.near.remove(key),
+            Event::Forgotten(which) => self.near.forget(which),
+            Event::Accepted(upstream) => {
+                self.accepted().insert(upstream.clone());
+            }
+            Event::Suspect(upstream, since) => self.near.suspect(upstream, *since),
+        }
+    }
+
+    /// Keeps a verdict until the store is back, if there is room.
+    fn keep_for_later(&self, candidate: Candidate, fence: Fence) {
+        let mut late = self.late();
+        let bytes: usize = late.iter().map(|(candidate, ..)| candidate.entry.body.len()).sum();
+        if late.len() < LATE && bytes + candidate.entry.body.len() <= LATE_BYTES {
+            late.push_back((candidate, fence, self.clock.now()));
+        }
+    }
+
+    /// Gives a lease up, on nobody's time.
+    fn release(self: &Arc<Self>, key: Fingerprint, token: Token, event: Event) {
+        let shared = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let mut call = shared.scripts.release.key(shared.keys.lease(&key));
+            call.arg(token).arg(shared.keys.events()).arg(event.encode());
+            // one that cannot be given up ends by itself
+            let _: Result<i64, _> = shared.link.call(&call, shared.options.write).await;
+        });
+    }
+}
+
+/// A lease that this process holds on the attempt at one fingerprint. Dropped, it is given up: one of those who wait makes the
+/// next attempt.
+pub struct HeldLease {
+    shared: Arc<Shared>,
+    key: Fingerprint,
+    token: Token,
+}
+
+impl HeldLease {
+    /// The attempt ended without a verdict: whoever waits goes upstream. Costs the caller no time.
+    pub fn land_without_verdict(self) {
+        if self.shared.leases.let_go_of(&self.key, &self.token) {
+            self.shared.release(self.key, self.token.clone(), Event::Released(self.key));
+        }
+    }
+}
+
+impl Drop for HeldLease {
+    fn drop(&mut self) {
+        // an end that a record or an acceptance has made known is known already
+        if self.shared.leases.let_go_of(&self.key, &self.token) {
+            self.shared.release(self.key, self.token.clone(), Event::GivenUp(self.key));
+        }
+    }
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Release);
+        self.shared.closing.notify_one();
+    }
+}
+
+#[async_trait]
+impl RefusalStore for RedisStore {
+    fn near(&self, key: &Fingerprint) -> Option<Arc<Entry>> {
+        self.shared.check_open().ok()?;
+        self.shared.near.get(key, self.shared.clock.now())
+    }
+
+    async fn recall(&self, key: &Fingerprint) -> Result<Recalled, StoreError> {
+        let (entry, fence, _) = self.shared.look(key, None).await?;
+        Ok(Recalled { entry, fence })
+    }
+
+    async fn look(&self, key: &Fingerprint) -> Result<Looked, StoreError> {
+        let shared = &self.shared;
+        let token = shared.leases.token();
+        let attempt = shared.leases.watch(key);
+        let (entry, fence, answer) = shared.look(key, Some(&token)).await?;
+        let lease = match answer {
+            operations::LeaseAnswer::None => Lease::NotNeeded,
+            operations::LeaseAnswer::Elsewhere => Lease::Elsewhere(attempt),
+            operations::LeaseAnswer::Held => {
+                shared.leases.hold(*key, token.clone());
+                Lease::Held(HeldLease { shared: Arc::clone(shared), key: *key, token })
+            }
+        };
+        Ok(Looked { entry, fence, lease })
+    }
+
+    fn last_fence(&self) -> Option<Fence> {
+        match self.shared.seen.load(Ordering::Relaxed) {
+            0 => None,
+            seen => Some(Fence(seen)),
+        }
+    }
+
+    async fn record(&self, candidate: Candidate, fence: Fence) -> Result<Recorded, StoreError> {
+        self.shared.check_open()?;
+        let result = self.shared.record(&candidate, fence).await;
+        if result.as_ref().is_err_and(|error| matches!(error.kind, StoreErrorKind::Io | StoreErrorKind::Busy))
+        {
+            self.shared.keep_for_later(candidate, fence);
+        }
+        result
+    }
+
+    async fn accept(&self, key: &Fingerprint, upstream: &UpstreamName) -> Result<bool, StoreError> {
+        self.shared.check_open()?;
+        self.shared.accept(key, upstream).await
+    }
+
+    fn has_accepted(&self, upstream: &UpstreamName) -> bool {
+        self.shared.accepted().contains(upstream)
+    }
+
+    async fn forget(&self, which: &Selector) -> Result<u64, StoreError> {
+        self.shared.check_open()?;
+        self.shared.forget(which).await
+    }
+
+    async fn suspect(&self, upstream: &UpstreamName, since: Millis) -> Result<u64, StoreError> {
+        self.shared.check_open()?;
+        self.shared.suspect(upstream, since).await
+    }
+
+    fn count_replay(&self, key: &Fingerprint, tenant: &TenantId, at: Millis) -> u64 {
+        match self.shared.check_open() {
+            Ok(()) => self.shared.near.count(key, tenant, at, self.shared.clock.now()),
+            Err(_) => 0,
+        }
+    }
+
+    async fn entries(&self) -> Result<u64, StoreError> {
+        self.shared.check_open()?;
+        self.shared.entries().await
+    }
+
+    fn evictions(&self) -> u64 {
+        self.shared.evictions.load(Ordering::Relaxed)
+    }
+
+    async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
+        self.shared.check_open()?;
+        self.shared.list(query).await
+    }
+
+    async fn show(&self, key: &Fingerprint) -> Result<Option<Shown>, StoreError> {
+        self.shared.check_open()?;
+        self.shared.show(key).await
+    }
+
+    async fn close(&self) -> Result<(), StoreError> {
+        if self.shared.closed.swap(true, Ordering::AcqRel) {
+            return Err(StoreError::closed());
+        }
+        let told = self.shared.tell_replays().await;
+        self.shared.closing.notify_one();
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+        told
+    }
+}

@@ -1,0 +1,165 @@
+//! What the processes of a fleet tell each other: short messages on one channel. A lost one costs time and nothing else.
+
+use nevertwice_domain::clock::Millis;
+use nevertwice_domain::entry::Selector;
+use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
+use nevertwice_domain::status::RefusalStatus;
+use nevertwice_domain::tenant::UpstreamName;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A verdict was recorded: whoever waits finds it.
+    Recorded(Fingerprint),
+    /// An attempt ended without a verdict: whoever waits goes up.
+    Released(Fingerprint),
+    /// An attempt was given up: one of those who wait makes the next.
+    GivenUp(Fingerprint),
+    /// An entry is gone.
+    Gone(Fingerprint),
+    /// Entries are gone.
+    Forgotten(Selector),
+    /// An upstream accepted something for the first time.
+    Accepted(UpstreamName),
+    /// What this upstream refused since then is not to be used.
+    Suspect(UpstreamName, Millis),
+}
+
+impl Event {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let of_key = |tag: u8, key: &Fingerprint| [&[tag], &key.as_bytes()[..]].concat();
+        match self {
+            Self::Recorded(key) => of_key(b'v', key),
+            Self::Released(key) => of_key(b'n', key),
+            Self::GivenUp(key) => of_key(b'u', key),
+            Self::Gone(key) => of_key(b'g', key),
+            Self::Forgotten(which) => [b"f", &encode_selector(which)[..]].concat(),
+            Self::Accepted(upstream) => [b"a", upstream.as_str().as_bytes()].concat(),
+            Self::Suspect(upstream, since) => {
+                [b"s", &since.0.to_be_bytes()[..], upstream.as_str().as_bytes()].concat()
+            }
+        }
+    }
+
+    /// `None` for what this version does not know.
+    pub(super) fn decode(message: &[u8]) -> Option<Self> {
+        let (tag, rest) = message.split_first()?;
+        let key = || Some(Fingerprint::from_bytes(rest.try_into().ok()?));
+        let upstream = |bytes| UpstreamName::new(std::str::from_utf8(bytes).ok()?).ok();
+        match tag {
+            b'v' => key().map(Self::Recorded),
+            b'n' => key().map(Self::Released),
+            b'u' => key().map(Self::GivenUp),
+            b'g' => key().map(Self::Gone),
+            b'f' => decode_selector(rest).map(Self::Forgotten),
+            b'a' => upstream(rest).map(Self::Accepted),
+            b's' => {
+                let (since, name) = rest.split_first_chunk()?;
+                Some(Self::Suspect(upstream(name)?, Millis(i64::from_be_bytes(*since))))
+            }
+            _ => None,
+        }
+    }
+}
+
+const KEY: u8 = 1;
+const DOCUMENT: u8 = 2;
+const STATUS: u8 = 4;
+const BEFORE: u8 = 8;
+const UPSTREAM: u8 = 16;
+
+/// Which conditions there are, then each; the upstream last, since it is the only one without a fixed length.
+pub(super) fn encode_selector(which: &Selector) -> Vec<u8> {
+    let mut out = vec![0];
+    let mut condition = |bit: u8, bytes: &[u8]| {
+        out[0] |= bit;
+        out.extend_from_slice(bytes);
+    };
+    if let Some(key) = &which.fingerprint {
+        condition(KEY, key.as_bytes());
+    }
+    if let Some(document) = &which.document {
+        condition(DOCUMENT, document.as_bytes());
+    }
+    if let Some(status) = which.status {
+        condition(STATUS, &status.get().to_be_bytes());
+    }
+    if let Some(before) = which.before {
+        condition(BEFORE, &before.0.to_be_bytes());
+    }
+    if let Some(upstream) = &which.upstream {
+        condition(UPSTREAM, upstream.as_str().as_bytes());
+    }
+    out
+}
+
+/// `None` for what this version does not know.
+pub(super) fn decode_selector(bytes: &[u8]) -> Option<Selector> {
+    let (&bits, mut rest) = bytes.split_first()?;
+    if bits & !(KEY | DOCUMENT | STATUS | BEFORE | UPSTREAM) != 0 {
+        return None;
+    }
+    let mut which = Selector::default();
+    if bits & KEY != 0 {
+        which.fingerprint = Some(Fingerprint::from_bytes(take(&mut rest)?));
+    }
+    if bits & DOCUMENT != 0 {
+        which.document = Some(DocumentDigest::from_bytes(take(&mut rest)?));
+    }
+    if bits & STATUS != 0 {
+        which.status = Some(RefusalStatus::new(u16::from_be_bytes(take(&mut rest)?)).ok()?);
+    }
+    if bits & BEFORE != 0 {
+        which.before = Some(Millis(i64::from_be_bytes(take(&mut rest)?)));
+    }
+    if bits & UPSTREAM != 0 {
+        which.upstream = Some(UpstreamName::new(std::str::from_utf8(std::mem::take(&mut rest)).ok()?).ok()?);
+    }
+    rest.is_empty().then_some(which)
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (taken, after) = rest.split_first_chunk()?;
+    *rest = after;
+    Some(*taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::samples;
+
+    #[test]
+    fn messages_come_back_as_they_were_and_others_are_nothing() {
+        let key = samples::fingerprint(3);
+        let mut events = vec![
+            Event::Recorded(key),
+            Event::Released(key),
+            Event::GivenUp(key),
+            Event::Gone(key),
+            Event::Accepted(samples::upstream("ocr")),
+            Event::Suspect(samples::upstream("ocr"), Millis(-5)),
+        ];
+        for bits in 0..32_u8 {
+            events.push(Event::Forgotten(Selector {
+                fingerprint: (bits & 1 != 0).then_some(key),
+                document: (bits & 2 != 0).then(|| samples::document(1)),
+                upstream: (bits & 4 != 0).then(|| samples::upstream("tika")),
+                status: (bits & 8 != 0).then(|| samples::status(422)),
+                before: (bits & 16 != 0).then_some(Millis(77)),
+            }));
+        }
+        for event in events {
+            let message = event.encode();
+            assert_eq!(Event::decode(&message).as_ref(), Some(&event));
+            if !matches!(event, Event::Accepted(_) | Event::Suspect(..)) {
+                assert_ne!(Event::decode(&[&message[..], b"\n"].concat()), Some(event));
+            }
+        }
+        for message in
+            [&b""[..], b"v", b"vshort", b"z123", b"f", b"f\xff", b"f\x04\x01\x91", b"a!", b"s1234567"]
+        {
+            assert_eq!(Event::decode(message), None, "{message:?}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What this process knows of the store: entries that it has seen lately, at most five seconds behind, and the replays that it
+//! has counted and not yet told. Bounded in bytes; nothing here outlives a lost connection for longer than those seconds.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nevertwice_domain::clock::Millis;
+use nevertwice_domain::entry::{Entry, Selector, Tally};
+use nevertwice_domain::fingerprint::Fingerprint;
+use nevertwice_domain::tenant::{TenantId, UpstreamName};
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+
+use crate::keeping::{is_live, is_servable};
+
+/// How far behind a near copy may be.
+const FRESH: Duration = Duration::from_secs(5);
+/// What an entry takes beside its body and names.
+const OVERHEAD: u64 = 512;
+/// Keys whose replays may wait to be told; beyond that they are not counted.
+const TALLIES: usize = 65_536;
+
+/// The near copy.
+pub(super) struct Near {
+    known: Cache<Fingerprint, Arc<Known>, ByBytes>,
+    untold: Mutex<HashMap<Fingerprint, Tally>>,
+}
+
+struct Known {
+    entry: Arc<Entry>,
+    seen: Instant,
+    suspect: AtomicBool,
+    /// Replays that the store knows of, and those that are on their way to it.
+    told: AtomicU64,
+}
+
+#[derive(Clone)]
+struct ByBytes;
+
+impl Weighter<Fingerprint, Arc<Known>> for ByBytes {
+    fn weight(&self, _: &Fingerprint, known: &Arc<Known>) -> u64 {
+        known.entry.body.len() as u64 + OVERHEAD
+    }
+}
+
+impl Near {
+    pub(super) fn new(bytes: u64) -> Self {
+        let items = usize::try_from(bytes / (4 * OVERHEAD)).unwrap_or(usize::MAX).clamp(16, 1 << 20);
+        Self { known: Cache::with_weighter(items, bytes, ByBytes), untold: Mutex::default() }
+    }
+
+    /// The store has this entry, replayed so often; those replays that are on their way to it may not be among them.
+    pub(super) fn put(&self, entry: &Arc<Entry>, replays: u64) {
+        let same = |known: &Arc<Known>| {
+            known.entry.document.digest == entry.document.digest && known.entry.status == entry.status
+        };
+        let before = self.known.get(&entry.fingerprint).filter(same);
+        let told = before.map_or(replays, |known| known.told.load(Ordering::Relaxed).max(replays));
+        let known = Known {
+            entry: Arc::clone(entry),
+            seen: Instant::now(),
+            suspect: AtomicBool::new(false),
+            told: AtomicU64::new(told),
+        };
+        self.known.insert(entry.fingerprint, Arc::new(known));
+    }
+
+    /// The entry, if it may be replayed without asking.
+    pub(super) fn get(&self, key: &Fingerprint, now: Millis) -> Option<Arc<Entry>> {
+        let known = self.known.get(key)?;
+        let usable = !known.suspect.load(Ordering::Relaxed)
+            && known.seen.elapsed() < FRESH
+            && is_servable(&known.entry, now);
+        usable.then(|| Arc::clone(&known.entry))
+    }
+
+    pub(super) fn remove(&self, key: &Fingerprint) {
+        self.known.remove(key);
+        self.untold().remove(key);
+    }
+
+    pub(super) fn forget(&self, which: &Selector) {
+        let selects = |key: &Fingerprint, e: &Entry| {
+            which.matches(key, &e.document.digest, &e.upstream, e.status.get(), e.first_refused_at)
+        };
+        self.known.retain(|key, known| {
+            let goes = selects(key, &known.entry);
+            if goes {
+                self.untold().remove(key);
+            }
+            !goes
+        });
+    }
+
+    pub(super) fn suspect(&self, upstream: &UpstreamName, since: Millis) {
+        for (_, known) in self.known.iter() {
+            if known.entry.upstream == *upstream && known.entry.recorded_at >= since {
+                known.suspect.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Nothing that was known is known any more. Replays that were counted are still told.
+    pub(super) fn clear(&self) {
+        self.known.clear();
+    }
+
+    /// Counts a replay; 0 when nothing is known of the entry.
+    pub(super) fn count(&self, key: &Fingerprint, tenant: &TenantId, at: Millis, now: Millis) -> u64 {
+        let Some(known) = self.known.get(key).filter(|known| is_live(&known.entry, now)) else { return 0 };
+        let mut untold = self.untold();
+        let room = untold.len() < TALLIES || untold.contains_key(key);
+        let counted = if room {
+            let tally = untold.entry(*key).or_default();
+            tally.add(tenant, at);
+            tally.replays
+        } else {
+            0
+        };
+        known.told.load(Ordering::Relaxed).saturating_add(counted)
+    }
+
+    /// The replays that are to be told now.
+    pub(super) fn take_untold(&self) -> Vec<(Fingerprint, Tally)> {
+        let mut untold = self.untold();
+        for (key, tally) in untold.iter() {
+            if let Some(known) = self.known.get(key) {
+                known.told.fetch_add(tally.replays, Ordering::Relaxed);
+            }
+        }
+        untold.drain().collect()
+    }
+
+    /// They could not be told.
+    pub(super) fn put_back(&self, tallies: Vec<(Fingerprint, Tally)>) {
+        let mut untold = self.untold();
+        for (key, tally) in tallies {
+            if let Some(known) = self.known.get(&key) {
+                let _ = known.told.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |told| {
+                    Some(told.saturating_sub(tally.replays))
+                });
+            }
+            if untold.len() >= TALLIES && !untold.contains_key(&key) {
+                continue;
+            }
+            match untold.entry(key) {
+                std::collections::hash_map::Entry::Vacant(none) => {
+                    none.insert(tally);
+                }
+                std::collections::hash_map::Entry::Occupied(mut some) => merge(some.get_mut(), &tally),
+            }
+        }
+    }
+
+    /// So often has the entry been replayed, by all.
+    pub(super) fn told(&self, key: &Fingerprint, total: u64) {
+        if let Some(known) = self.known.get(key) {
+            known.told.store(total, Ordering::Relaxed);
+        }
+    }
+
+    fn untold(&self) -> MutexGuard<'_, HashMap<Fingerprint, Tally>> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn merge(into: &mut Tally, earlier: &Tally) {
+    into.replays = into.replays.saturating_add(earlier.replays);
+    into.first_replayed_at = earlier.first_replayed_at.or(into.first_replayed_at);
+    let later = std::mem::replace(&mut into.tenants, earlier.tenants.clone());
+    for tenant in later {
+        if into.tenants.len() < Tally::MAX_TENANTS && !into.tenants.contains(&tenant) {
+            into.tenants.push(tenant);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! What each operation of the store asks of Redis.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nevertwice_domain::clock::Millis;
+use nevertwice_domain::entry::{ENTRY_SCHEMA, Entry, Tally};
+use nevertwice_domain::fingerprint::Fingerprint;
+use nevertwice_domain::tenant::{TenantId, UpstreamName};
+use redis::pipe;
+
+use super::event::Event;
+use super::leases::{self, Token};
+use super::{Shared, link, value};
+use crate::keeping::{is_live, is_servable};
+use crate::{Fence, Shown, StoreError, StoreErrorKind};
+
+/// How long one step of an operator's operation may take; those have many.
+pub(super) const STEP: Duration = Duration::from_secs(2);
+/// How many entries are looked at in one step.
+pub(super) const PAGE: usize = 256;
+/// How many forgets that name a key are.
+const KEYED: u64 = 8192;
+
+/// What a look-up says of the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LeaseAnswer {
+    None,
+    Held,
+    Elsewhere,
+}
+
+pub(super) fn corrupt(what: &str) -> StoreError {
+    StoreErrorKind::Corrupt.error(format!("the refusal store answered something else: {what}"))
+}
+
+pub(super) fn text(value: &[u8]) -> Option<&str> {
+    std::str::from_utf8(value).ok()
+}
+
+pub(super) fn number(value: &[u8]) -> Option<u64> {
+    text(value)?.parse().ok()
+}
+
+pub(super) fn tally(replays: &[u8], first: &[u8], last: &[u8], tenants: &[u8]) -> Tally {
+    let time = |value: &[u8]| text(value)?.parse().ok().map(Millis);
+    let names = text(tenants).unwrap_or_default().split_ascii_whitespace();
+    Tally {
+        replays: number(replays).unwrap_or(0),
+        first_replayed_at: time(first),
+        last_replayed_at: time(last),
+        tenants: names.filter_map(|name| TenantId::new(name).ok()).take(Tally::MAX_TENANTS).collect(),
+    }
+}
+
+pub(super) fn key_of(member: &[u8]) -> Option<Fingerprint> {
+    Some(Fingerprint::from_bytes(member.try_into().ok()?))
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Shared {
+    pub(super) fn now(&self) -> Millis {
+        self.clock.now()
+    }
+
+    /// Looks an entry up; with a `token`, takes the lease where there is none.
+    pub(super) async fn look(
+        &self,
+        key: &Fingerprint,
+        token: Option<&Token>,
+    ) -> Result<(Option<Arc<Entry>>, Fence, LeaseAnswer), StoreError> {
+        self.check_open()?;
+        let keys = &self.keys;
+        let mut call = self.scripts.look.key(keys.entry(key));
+        call.key(keys.lease(key))
+            .key(keys.epoch())
+            .arg(self.now().0)
+            .arg(ENTRY_SCHEMA)
+            .arg(token.map_or("", String::as_str))
+            .arg(millis(leases::LIFE));
+        let answer: Vec<Vec<u8>> = self.link.call(&call, self.options.read).await?;
+        let epoch = answer.get(1).and_then(|epoch| number(epoch)).ok_or_else(|| corrupt("no epoch"))?;
+        self.seen.fetch_max(epoch, Ordering::Relaxed);
+        let fence = Fence(epoch);
+        let none = |lease| Ok((None, fence, lease));
+        match (answer[0].as_slice(), &answer[2..]) {
+            (b"none", _) => none(LeaseAnswer::None),
+            (b"lease", _) => none(LeaseAnswer::Held),
+            (b"elsewhere", _) => none(LeaseAnswer::Elsewhere),
+            (b"trouble", [error, ..]) => {
+                // the entry is not there, that much is known; the rest is for the log
+                let _ = link::reported(&self.link, &String::from_utf8_lossy(error));
+                none(LeaseAnswer::None)
+            }
+            (b"entry", [head, body, replays, ..]) => {
+                match value::decode_entry(head, Some(Bytes::copy_from_slice(body))) {
+                    Ok(entry) if entry.fingerprint == *key && is_servable(&entry, self.now()) => {
+                        let entry = Arc::new(entry);
+                        self.near.put(&entry, number(replays).unwrap_or(0));
+                        Ok((Some(entry), fence, LeaseAnswer::None))
+                    }
+                    Ok(_) => none(LeaseAnswer::None),
+                    Err(value::Malformed) => {
+                        tracing::error!(fingerprint = %key, "a stored entry is damaged and not used: the next refusal is recorded in its place");
+                        none(LeaseAnswer::None)
+                    }
+                }
+            }
+            _ => Err(corrupt("a look-up")),
+        }
+    }
+
+    pub(super) async fn accept(
+        &self,
+        key: &Fingerprint,
+        upstream: &UpstreamName,
+    ) -> Result<bool, StoreError> {
+        self.late().retain(|(candidate, ..)| candidate.entry.fingerprint != *key);
+        let keys = &self.keys;
+        let token = self.leases.let_go(key);
+        let mut call = self.scripts.accept.key(keys.entry(key));
+        call.key(keys.strike(key))
+            .key(keys.lease(key))
+            .key(keys.index())
+            .key(keys.expiry())
+            .key(keys.strikes())
+            .key(keys.accepted())
+            .arg(key.as_bytes())
+            .arg(token.as_deref().unwrap_or_default())
+            .arg(upstream.as_str())
+            .arg(keys.events())
+            .arg(Event::Accepted(upstream.clone()).encode())
+            .arg(Event::Gone(*key).encode())
+            .arg(Event::Released(*key).encode());
+        self.near.remove(key);
+        self.accepted().insert(upstream.clone());
+        let expires: Vec<u8> = self.link.call(&call, self.options.write).await?;
+        Ok(self.was_live(&expires))
+    }
+
+    /// Whether an entry with this expiry counted until now.
+    fn was_live(&self, expires: &[u8]) -> bool {
+        text(expires).and_then(|x| x.parse::<i64>().ok()).is_some_and(|x| x > self.now().0)
+    }
+
+    pub(super) async fn forget_key(&self, key: &Fingerprint) -> Result<u64, StoreError> {
+        let keys = &self.keys;
+        let mut call = self.scripts.forget_key.key(keys.entry(key));
+        call.key(keys.strike(key))
+            .key(keys.index())
+            .key(keys.expiry())
+            .key(keys.strikes())
+            .key(keys.epoch())
+            .key(keys.keyed())
+            .key(keys.floor())
+            .arg(key.as_bytes())
+            .arg(keys.events())
+            .arg(Event::Gone(*key).encode())
+            .arg(KEYED);
+        let expires: Vec<u8> = self.link.call(&call, STEP).await?;
+        self.near.remove(key);
+        Ok(self.was_live(&expires).into())
+    }
+
+    /// Adds the replays that this process counted to the tallies in the store.
+    pub(super) async fn tell_replays(&self) -> Result<(), StoreError> {
+        let mut untold = self.near.take_untold();
+        while !untold.is_empty() {
+            let rest = untold.split_off(untold.len().min(PAGE));
+            let mut call = self.scripts.count.prepare_invoke();
+            call.arg(Tally::MAX_TENANTS);
+            for (key, tally) in &untold {
+                let time = |at: Option<Millis>| at.map_or(0, |at| at.0);
+                let tenants: String = tally.tenants.iter().map(|t| format!("{t} ")).collect();
+                call.key(self.keys.entry(key))
+                    .arg(tally.replays)
+                    .arg(time(tally.first_replayed_at))
+                    .arg(time(tally.last_replayed_at))
+                    .arg(tenants);
+            }
+            let told: Result<Vec<u64>, StoreError> = self.link.call(&call, STEP).await;
+            match told {
+                Ok(totals) => {
+                    for ((key, _), total) in untold.iter().zip(totals) {
+                        self.near.told(key, total);
+                    }
+                }
+                Err(error) => {
+                    untold.extend(rest);
+                    self.near.put_back(untold);
+                    return Err(error);
+                }
+            }
+            untold = rest;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn entries(&self) -> Result<u64, StoreError> {
+        let mut count = pipe();
+        count.cmd("ZCOUNT").arg(self.keys.expiry()).arg(format!("({}", self.now().0)).arg("+inf");
+        let counted: Vec<u64> = self.link.ask(&count, self.options.write).await?;
+        Ok(counted.first().copied().unwrap_or(0))
+    }
+
+    pub(super) async fn show(&self, key: &Fingerprint) -> Result<Option<Shown>, StoreError> {
+        self.tell_replays().await?;
+        let mut read = pipe();
+        read.cmd("HMGET").arg(self.keys.entry(key)).arg(&["m", "b", "n", "f", "l", "t", "s"]);
+        let mut rows: Vec<Vec<Option<Vec<u8>>>> = self.link.ask(&read, STEP).await?;
+        let fields = rows.pop().unwrap_or_default();
+        let [Some(head), Some(body), replays, first, last, tenants, suspect] = &fields[..] else {
+            return Ok(None);
+        };
+        let of = |field: &Option<Vec<u8>>| field.clone().unwrap_or_default();
+        let entry = value::decode_entry(head, Some(Bytes::copy_from_slice(body)));
+        let entry = entry.ok().filter(|entry| entry.fingerprint == *key && is_live(entry, self.now()));
+        Ok(entry.map(|entry| Shown {
+            entry: Arc::new(entry),
+            tally: tally(&of(replays), &of(first), &of(last), &of(tenants)),
+            suspect: suspect.is_some(),
+        }))
+    }
+
+    /// Removes entries, each if it is still the one with this number. Says which went.
+    pub(super) async fn drop_entries(
+        &self,
+        victims: &[(Fingerprint, Option<u64>)],
+        budget: Duration,
+    ) -> Result<Vec<bool>, StoreError> {
+        let mut gone = Vec::new();
+        for victims in victims.chunks(PAGE) {
+            let mut call = self.scripts.drop.key(self.keys.index());
+            call.key(self.keys.expiry());
+            for (key, number) in victims {
+                call.key(self.keys.entry(key)).arg(key.as_bytes());
+                call.arg(number.map(|n| n.to_string()).unwrap_or_default());
+            }
+            let answer: Vec<u8> = self.link.call(&call, budget).await?;
+            for ((key, _), went) in victims.iter().zip(&answer) {
+                if *went == 1 {
+                    self.near.remove(key);
+                }
+            }
+            gone.extend(answer.into_iter().map(|went| went == 1));
+        }
+        Ok(gone)
+    }
+
+    pub(super) async fn drop_strikes(&self, victims: &[(Vec<u8>, f64)]) -> Result<(), StoreError> {
+        for victims in victims.chunks(PAGE) {
+            let mut call = self.scripts.drop_strikes.key(self.keys.strikes());
+            for (member, turn) in victims {
+                let Some(key) = key_of(member) else { continue };
+                call.key(self.keys.strike(&key)).arg(&member[..]).arg(*turn as u64);
+            }
+            let _: i64 = self.link.call(&call, self.options.write).await?;
+        }
+        Ok(())
+    }
+}

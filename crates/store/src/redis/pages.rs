@@ -1,0 +1,250 @@
+//! What goes through all entries, a page at a time: lists, forgets that name no single key, and marks.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nevertwice_domain::clock::Millis;
+use nevertwice_domain::entry::{Entry, Selector, Tally};
+use nevertwice_domain::fingerprint::Fingerprint;
+use nevertwice_domain::tenant::UpstreamName;
+use redis::{FromRedisValue, Value, pipe};
+
+use super::Shared;
+use super::event::{self, Event};
+use super::operations::{PAGE, STEP, corrupt, key_of, tally};
+use super::value::{self, StoredStrike};
+use crate::keeping::is_live;
+use crate::{Cursor, ListOrder, ListQuery, Page, StoreError, Summary};
+
+/// How many forgets that name no key are remembered by what they selected.
+const WIDE: u64 = 1024;
+
+/// An entry as a page of the index shows it.
+struct Row {
+    key: Fingerprint,
+    number: u64,
+    entry: Entry,
+    body_bytes: u64,
+    tally: Tally,
+    suspect: bool,
+}
+
+impl Shared {
+    pub(super) async fn forget(&self, which: &Selector) -> Result<u64, StoreError> {
+        let selects = |key: &Fingerprint, e: &Entry| {
+            which.matches(key, &e.document.digest, &e.upstream, e.status.get(), e.first_refused_at)
+        };
+        self.late().retain(|(candidate, ..)| !selects(&candidate.entry.fingerprint, &candidate.entry));
+        if let Some(key) = which.fingerprint.filter(|key| *which == Selector::key(*key)) {
+            return self.forget_key(&key).await;
+        }
+        let keys = &self.keys;
+        let event = Event::Forgotten(which.clone());
+        let mut call = self.scripts.forget.key(keys.epoch());
+        call.key(keys.wide())
+            .key(keys.floor())
+            .arg(event::encode_selector(which))
+            .arg(keys.events())
+            .arg(event.encode())
+            .arg(WIDE);
+        // from here on no attempt that began before records any of them
+        let epoch: u64 = self.link.call(&call, STEP).await?;
+        self.seen.fetch_max(epoch, Ordering::Relaxed);
+        self.happened(&event);
+
+        let mut forgotten = 0;
+        let mut after = 0;
+        loop {
+            let (rows, damaged, next) = self.page(after, PAGE).await?;
+            let now = self.now();
+            let mut victims: Vec<_> = rows
+                .iter()
+                .filter(|row| selects(&row.key, &row.entry))
+                .map(|row| (row.key, Some(row.number)))
+                .collect();
+            let live: Vec<bool> = rows
+                .iter()
+                .filter(|row| selects(&row.key, &row.entry))
+                .map(|row| is_live(&row.entry, now))
+                .collect();
+            if *which == Selector::default() {
+                victims.extend(damaged.into_iter().map(|(key, number)| (key, Some(number))));
+            }
+            let gone = self.drop_entries(&victims, STEP).await?;
+            forgotten += live.iter().zip(gone).filter(|(live, gone)| **live && *gone).count() as u64;
+            match next {
+                Some(next) => after = next,
+                None => break,
+            }
+        }
+        self.forget_strikes(which).await?;
+        // a record that was under way may have put one at hand again
+        self.happened(&event);
+        Ok(forgotten)
+    }
+
+    async fn forget_strikes(&self, which: &Selector) -> Result<(), StoreError> {
+        let mut after = 0;
+        loop {
+            let members: Vec<(Vec<u8>, f64)> = self.members(&self.keys.strikes(), after, PAGE).await?;
+            let Some((_, last)) = members.last() else { return Ok(()) };
+            after = *last as u64;
+            let mut reads = pipe();
+            for (member, _) in &members {
+                reads.get(key_of(member).map(|key| self.keys.strike(&key)).unwrap_or_default());
+            }
+            let rows: Vec<Option<Vec<u8>>> = self.link.ask(&reads, STEP).await?;
+            let victims: Vec<_> = members
+                .iter()
+                .zip(rows)
+                .filter(|((member, _), row)| {
+                    let row = row.as_deref().and_then(|row| StoredStrike::decode(row).ok());
+                    let (Some(key), Some(row)) = (key_of(member), row) else { return true };
+                    which.matches(&key, &row.document, &row.upstream, row.strike.status, row.first_at)
+                })
+                .map(|(member, _)| member.clone())
+                .collect();
+            self.drop_strikes(&victims).await?;
+            if members.len() < PAGE {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(super) async fn suspect(&self, upstream: &UpstreamName, since: Millis) -> Result<u64, StoreError> {
+        let event = Event::Suspect(upstream.clone(), since);
+        self.happened(&event);
+        let mut marked = 0;
+        let mut after = 0;
+        loop {
+            let (rows, _, next) = self.page(after, PAGE).await?;
+            let now = self.now();
+            let hit: Vec<&Row> = rows
+                .iter()
+                .filter(|row| {
+                    let e = &row.entry;
+                    !row.suspect && is_live(e, now) && e.upstream == *upstream && e.recorded_at >= since
+                })
+                .collect();
+            if !hit.is_empty() {
+                let mut call = self.scripts.suspect.prepare_invoke();
+                for row in &hit {
+                    call.key(self.keys.entry(&row.key)).arg(row.number);
+                }
+                let answer: Vec<u64> = self.link.call(&call, STEP).await?;
+                marked += answer.iter().sum::<u64>();
+            }
+            match next {
+                Some(next) => after = next,
+                None => break,
+            }
+        }
+        let mut publish = pipe();
+        publish.cmd("PUBLISH").arg(self.keys.events()).arg(event.encode());
+        let _: Vec<Value> = self.link.ask(&publish, STEP).await?;
+        self.happened(&event);
+        Ok(marked)
+    }
+
+    pub(super) async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
+        self.tell_replays().await?;
+        let place = |row: &Row| match query.order {
+            ListOrder::Replays => (row.tally.replays, row.number),
+            ListOrder::Recent => (0, row.number),
+        };
+        // the best so far, one more than a page has
+        let mut best = BTreeMap::new();
+        let mut after = 0;
+        loop {
+            let (rows, _, next) = self.page(after, PAGE).await?;
+            let now = self.now();
+            for row in rows {
+                let place = place(&row);
+                if is_live(&row.entry, now)
+                    && query.selects(&row.entry, &row.tally)
+                    && query.after.is_none_or(|after| place < (after.replays, after.sequence))
+                {
+                    best.insert(Reverse(place), row);
+                    if best.len() > query.page_length() + 1 {
+                        best.pop_last();
+                    }
+                }
+            }
+            match next {
+                Some(next) => after = next,
+                None => break,
+            }
+        }
+        let more = best.len() > query.page_length();
+        if more {
+            best.pop_last();
+        }
+        let next = best.last_key_value().filter(|_| more);
+        let next =
+            next.map(|(Reverse((replays, sequence)), _)| Cursor { replays: *replays, sequence: *sequence });
+        let items = best.into_values().map(|row| Summary {
+            entry: Arc::new(row.entry),
+            body_bytes: row.body_bytes,
+            tally: row.tally,
+            suspect: row.suspect,
+        });
+        Ok(Page { items: items.collect(), next })
+    }
+
+    async fn members(&self, set: &str, after: u64, most: usize) -> Result<Vec<(Vec<u8>, f64)>, StoreError> {
+        let mut read = pipe();
+        read.cmd("ZRANGEBYSCORE").arg(set).arg(format!("({after}")).arg("+inf");
+        read.arg("WITHSCORES").arg("LIMIT").arg(0).arg(most);
+        let mut answer: Vec<Vec<(Vec<u8>, f64)>> = self.link.ask(&read, STEP).await?;
+        Ok(answer.pop().unwrap_or_default())
+    }
+
+    /// Entries in the order of recording, after the one with the number `after`: those that can be read, those that cannot, and
+    /// where the next page begins. What the server has dropped on its own goes from the index too.
+    async fn page(
+        &self,
+        after: u64,
+        most: usize,
+    ) -> Result<(Vec<Row>, Vec<(Fingerprint, u64)>, Option<u64>), StoreError> {
+        let members = self.members(&self.keys.index(), after, most).await?;
+        let Some((_, last)) = members.last() else { return Ok((Vec::new(), Vec::new(), None)) };
+        let next = (members.len() == most).then_some(*last as u64);
+        let members: Vec<(Fingerprint, u64)> =
+            members.iter().filter_map(|(member, number)| Some((key_of(member)?, *number as u64))).collect();
+        let mut reads = pipe();
+        for (key, _) in &members {
+            let entry = self.keys.entry(key);
+            reads.cmd("HMGET").arg(&entry).arg(&["m", "n", "f", "l", "t", "s"]);
+            reads.cmd("HSTRLEN").arg(&entry).arg("b");
+        }
+        let answers: Vec<Value> = self.link.ask(&reads, STEP).await?;
+        let (mut rows, mut damaged, mut orphans) = (Vec::new(), Vec::new(), Vec::new());
+        for ((key, number), answer) in members.into_iter().zip(answers.chunks(2)) {
+            let [fields, length] = answer else { return Err(corrupt("a page")) };
+            let fields: Vec<Option<Vec<u8>>> =
+                Vec::from_redis_value(fields.clone()).map_err(|_| corrupt("an entry"))?;
+            let of = |at: usize| fields.get(at).and_then(Option::as_deref).unwrap_or_default();
+            let Some(Some(head)) = fields.first() else {
+                orphans.push((key, Some(number)));
+                continue;
+            };
+            match value::decode_entry(head, None) {
+                Ok(entry) if entry.fingerprint == key => rows.push(Row {
+                    key,
+                    number,
+                    entry,
+                    body_bytes: u64::from_redis_value(length.clone()).unwrap_or(0),
+                    tally: tally(of(1), of(2), of(3), of(4)),
+                    suspect: !of(5).is_empty(),
+                }),
+                _ => damaged.push((key, number)),
+            }
+        }
+        if !orphans.is_empty() {
+            self.drop_entries(&orphans, STEP).await?;
+        }
+        Ok((rows, damaged, next))
+    }
+}

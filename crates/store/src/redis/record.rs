@@ -1,0 +1,260 @@
+//! Recording: what is there is read by one script, the rules of every store decide here, and another script writes if nothing
+//! of what was decided on has changed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use nevertwice_domain::clock::Millis;
+use nevertwice_domain::entry::{Candidate, Entry, Selector, Tally};
+use nevertwice_domain::fingerprint::Fingerprint;
+use nevertwice_domain::strike::StrikeOutcome;
+use redis::{FromRedisValue, Value};
+
+use super::Shared;
+use super::event::{self, Event};
+use super::operations::{corrupt, key_of, number, tally, text};
+use super::value::{self, StoredStrike};
+use crate::keeping::{REMNANT_MS, STRIKE_MS, goes_on, is_in_a_row, is_servable};
+use crate::{Fence, Recorded, StoreError, StoreErrorKind};
+
+/// How often a record is decided anew because something changed meanwhile.
+const DECISIONS: u32 = 16;
+/// How many entries one record evicts at most.
+const VICTIMS: u64 = 500;
+
+/// All that a record is decided on.
+struct Before {
+    present: Option<(Entry, Tally)>,
+    suspect: bool,
+    strike: Option<StoredStrike>,
+    /// As they stand in the store, to be compared when it is written.
+    number: Vec<u8>,
+    suspect_raw: Vec<u8>,
+    strike_raw: Vec<u8>,
+    epoch: String,
+    floor: u64,
+    keyed: u64,
+    wide: Vec<Selector>,
+}
+
+/// What is written.
+struct Decision {
+    strike: Option<StoredStrike>,
+    entry: Option<Entry>,
+    carried: bool,
+}
+
+impl Shared {
+    /// Decides on what is there, and writes if that has not changed.
+    pub(super) async fn record(&self, candidate: &Candidate, fence: Fence) -> Result<Recorded, StoreError> {
+        let key = &candidate.entry.fingerprint;
+        for _ in 0..DECISIONS {
+            let now = self.now();
+            let before = self.before(key, fence).await?;
+            let (decision, recorded) = match decide(&before, candidate, fence, now) {
+                Ok(decided) => decided,
+                Err(recorded) => {
+                    if let Recorded::AlreadyThere(entry) = &recorded {
+                        let replays = before.present.as_ref().map_or(0, |(_, tally)| tally.replays);
+                        self.near.put(entry, replays);
+                    }
+                    return Ok(recorded);
+                }
+            };
+            let carried = before.present.as_ref().filter(|_| decision.carried).map_or(0, |(_, t)| t.replays);
+            if self.commit(key, &before, &decision, candidate.max_entries.max(1), now).await? {
+                if let Recorded::Stored(entry) = &recorded {
+                    if !decision.carried {
+                        self.near.remove(key);
+                    }
+                    self.near.put(entry, carried);
+                    // told to the others by the script
+                    self.leases.tell(&Event::Recorded(*key));
+                }
+                return Ok(recorded);
+            }
+        }
+        Err(StoreErrorKind::Busy.error("others kept changing the entry under this fingerprint"))
+    }
+
+    async fn before(&self, key: &Fingerprint, fence: Fence) -> Result<Before, StoreError> {
+        let keys = &self.keys;
+        let mut call = self.scripts.prepare.key(keys.entry(key));
+        call.key(keys.strike(key))
+            .key(keys.epoch())
+            .key(keys.floor())
+            .key(keys.wide())
+            .key(keys.keyed())
+            .arg(fence.0)
+            .arg(key.as_bytes());
+        let mut answer: Vec<Value> = self.link.call(&call, self.options.write).await?;
+        let wide = answer.pop().ok_or_else(|| corrupt("nothing"))?;
+        let wide: Vec<Vec<u8>> = Vec::from_redis_value(wide).map_err(|_| corrupt("forgets"))?;
+        let fields: Vec<Vec<u8>> = answer
+            .into_iter()
+            .map(Vec::from_redis_value)
+            .collect::<Result<_, _>>()
+            .map_err(|_| corrupt("fields"))?;
+        let [n, s, head, body, replays, first, last, tenants, strike, epoch, floor, keyed] = &fields[..]
+        else {
+            return Err(corrupt("fields"));
+        };
+        // what cannot be read is not there, and is replaced
+        let present = value::decode_entry(head, Some(Bytes::copy_from_slice(body))).ok();
+        let present = present.filter(|entry| entry.fingerprint == *key);
+        Ok(Before {
+            present: present.map(|entry| (entry, tally(replays, first, last, tenants))),
+            suspect: !s.is_empty(),
+            strike: StoredStrike::decode(strike).ok(),
+            number: n.clone(),
+            suspect_raw: s.clone(),
+            strike_raw: strike.clone(),
+            epoch: text(epoch).unwrap_or_default().to_owned(),
+            floor: number(floor).unwrap_or(0),
+            keyed: number(keyed).unwrap_or(0),
+            // the number of the forget comes first
+            wide: wide.iter().filter_map(|member| event::decode_selector(member.get(20..)?)).collect(),
+        })
+    }
+
+    /// Whether it was written.
+    async fn commit(
+        &self,
+        key: &Fingerprint,
+        before: &Before,
+        decision: &Decision,
+        most: u64,
+        now: Millis,
+    ) -> Result<bool, StoreError> {
+        let keys = &self.keys;
+        let token = self.leases.held_token(key);
+        let mut call = self.scripts.commit.key(keys.entry(key));
+        call.key(keys.strike(key))
+            .key(keys.epoch())
+            .key(keys.lease(key))
+            .key(keys.index())
+            .key(keys.expiry())
+            .key(keys.seq())
+            .key(keys.strikes())
+            .key(keys.turn());
+        call.arg(&before.epoch)
+            .arg(&before.number[..])
+            .arg(&before.suspect_raw[..])
+            .arg(&before.strike_raw[..])
+            .arg(key.as_bytes())
+            .arg(token.as_deref().unwrap_or_default())
+            .arg(keys.events())
+            .arg(Event::Recorded(*key).encode())
+            .arg(now.0)
+            .arg(decision.strike.as_ref().map(StoredStrike::encode).unwrap_or_default())
+            .arg(STRIKE_MS)
+            .arg(most);
+        match &decision.entry {
+            Some(entry) => call
+                .arg(1)
+                .arg(value::encode_entry(entry))
+                .arg(&entry.body[..])
+                .arg(entry.expires_at().0)
+                .arg(entry.schema)
+                .arg(u8::from(decision.carried))
+                .arg(entry.ttl_ms.saturating_add(REMNANT_MS).min(i64::MAX.cast_unsigned() / 4)),
+            None => call.arg(0).arg("").arg("").arg(0).arg(0).arg(0).arg(0),
+        };
+        call.arg(most).arg(VICTIMS);
+        let answer: Vec<Value> = self.link.call(&call, self.options.write).await?;
+        let mut answer = answer.into_iter();
+        let word: String = answer.next().and_then(|v| String::from_redis_value(v).ok()).unwrap_or_default();
+        if word != "done" {
+            return Ok(false);
+        }
+        if let (Some(token), true) = (&token, decision.entry.is_some()) {
+            self.leases.let_go_of(key, token);
+        }
+        let lists: Vec<Value> = answer.skip(1).collect();
+        let [excess, expired, oldest, strikes] =
+            <[Value; 4]>::try_from(lists).map_err(|_| corrupt("a record"))?;
+        let excess = i64::from_redis_value(excess).unwrap_or(0);
+        let expired: Vec<Vec<u8>> = Vec::from_redis_value(expired).unwrap_or_default();
+        let oldest: Vec<(Vec<u8>, f64)> = Vec::from_redis_value(oldest).unwrap_or_default();
+        let strikes: Vec<(Vec<u8>, f64)> = Vec::from_redis_value(strikes).unwrap_or_default();
+        self.evict(usize::try_from(excess).unwrap_or(0), &expired, &oldest).await?;
+        self.drop_strikes(&strikes).await?;
+        if excess.cast_unsigned() >= VICTIMS && excess > 0 {
+            // the bound was lowered by a lot: the rest goes with the next records
+            tracing::info!("the refusal store holds more entries than `max_entries`, the oldest go in steps");
+        }
+        Ok(true)
+    }
+
+    /// Those that have expired go first, then the oldest, `excess` in all.
+    async fn evict(
+        &self,
+        excess: usize,
+        expired: &[Vec<u8>],
+        oldest: &[(Vec<u8>, f64)],
+    ) -> Result<(), StoreError> {
+        if excess == 0 {
+            return Ok(());
+        }
+        let first = expired.iter().take(excess).map(|member| (member, None));
+        let then = oldest.iter().filter(|(member, _)| !expired.contains(member));
+        let then = then.map(|(member, number)| (member, Some(*number as u64)));
+        let victims: Vec<_> = first
+            .chain(then)
+            .take(excess)
+            .filter_map(|(member, number)| Some((key_of(member)?, number)))
+            .collect();
+        let gone = self.drop_entries(&victims, self.options.write).await?;
+        let evicted =
+            victims.iter().zip(gone).filter(|((_, number), gone)| *gone && number.is_some()).count();
+        self.evictions.fetch_add(evicted as u64, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// The rules of every store, on what was read. `Err` = nothing is to be written.
+fn decide(
+    before: &Before,
+    candidate: &Candidate,
+    fence: Fence,
+    now: Millis,
+) -> Result<(Decision, Recorded), Recorded> {
+    let Candidate { entry, life, .. } = candidate;
+    let key = entry.fingerprint;
+    let row = before.strike.as_ref().filter(|row| life.needs_strikes() && is_in_a_row(&row.strike, now));
+    let (strike, outcome) = life.strike(row.map(|row| &row.strike), entry.status, &entry.rule, now);
+    let first_at = row.filter(|_| strike.count > 1).map_or(now, |row| row.first_at);
+    let old = before.present.as_ref().filter(|(old, _)| goes_on(old, entry, now));
+    let first_refused_at = old.map_or(first_at, |(old, _)| first_at.min(old.first_refused_at));
+
+    let forgotten = |which: &Selector| {
+        which.matches(&key, &entry.document.digest, &entry.upstream, entry.status.get(), first_refused_at)
+    };
+    // a fence from a time that the store does not remember bars too
+    let known = before.epoch.parse::<u64>().is_ok_and(|epoch| fence.0 <= epoch);
+    if !known || fence.0 < before.floor || fence.0 < before.keyed || before.wide.iter().any(forgotten) {
+        return Err(Recorded::Fenced);
+    }
+    if let Some((present, _)) = &before.present
+        && !before.suspect
+        && is_servable(present, now)
+        && present.remaining_under(life, now).is_some()
+    {
+        return Err(Recorded::AlreadyThere(Arc::new(present.clone())));
+    }
+    let strike = life.needs_strikes().then(|| StoredStrike {
+        strike,
+        first_at,
+        document: entry.document.digest,
+        upstream: entry.upstream.clone(),
+    });
+    let (entry, recorded) = match outcome {
+        StrikeOutcome::Unconfirmed { count } => (None, Recorded::Unconfirmed(count)),
+        StrikeOutcome::Remember { ttl_ms } => {
+            let entry = Entry { ttl_ms, recorded_at: now, first_refused_at, ..entry.clone() };
+            (Some(entry.clone()), Recorded::Stored(Arc::new(entry)))
+        }
+    };
+    Ok((Decision { strike, entry, carried: old.is_some() }, recorded))
+}

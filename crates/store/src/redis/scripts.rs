@@ -1,0 +1,50 @@
+//! The scripts. Each declares all keys that it touches, and all of those are in one slot.
+
+use redis::Script;
+
+macro_rules! scripts {
+    ($($(#[$doc:meta])* $name:ident;)*) => {
+        /// All scripts, ready to be called by their digest.
+        pub(super) struct Scripts {
+            $($(#[$doc])* pub(super) $name: Script,)*
+        }
+
+        impl Scripts {
+            pub(super) fn new() -> Self {
+                Self { $($name: Script::new(include_str!(concat!("scripts/", stringify!($name), ".lua"))),)* }
+            }
+
+            /// Each of them, to be loaded when a connection is made.
+            pub(super) fn all(&self) -> Vec<&Script> {
+                vec![$(&self.$name,)*]
+            }
+        }
+    };
+}
+
+scripts! {
+    /// Looks an entry up, or takes the lease.
+    look;
+    /// Reads what a record is decided on.
+    prepare;
+    /// Writes what was decided.
+    commit;
+    /// Removes entries.
+    drop;
+    /// Removes strikes.
+    drop_strikes;
+    /// Forgets one key.
+    forget_key;
+    /// Notes a forget of many.
+    forget;
+    /// Takes note of an acceptance.
+    accept;
+    /// Marks entries.
+    suspect;
+    /// Counts replays.
+    count;
+    /// Prolongs leases.
+    renew;
+    /// Gives a lease up.
+    release;
+}

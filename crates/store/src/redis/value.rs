@@ -1,0 +1,258 @@
+//! How an entry and a row of strikes look in Redis: a version, length-prefixed fields, and a checksum over all of it and the
+//! body. Whatever does not decode is not an entry: foreign, truncated and newer values are told apart from ours here, and
+//! nowhere else.
+
+use bytes::Bytes;
+use nevertwice_domain::clock::Millis;
+use nevertwice_domain::entry::{DocumentFacts, Entry, ReplayFields};
+use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
+use nevertwice_domain::status::RefusalStatus;
+use nevertwice_domain::strike::Strike;
+use nevertwice_domain::tenant::{TenantId, UpstreamName};
+
+/// The first bytes of a value; the last one is the version of the layout.
+const ENTRY: &[u8; 4] = b"NTe\x01";
+const STRIKE: &[u8; 4] = b"NTs\x01";
+/// The length of the checksum at the end.
+const SUM: usize = 8;
+
+/// A value that this version did not write, or that was damaged since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Malformed;
+
+/// The refusals in a row under one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct StoredStrike {
+    pub(super) strike: Strike,
+    pub(super) first_at: Millis,
+    pub(super) document: DocumentDigest,
+    pub(super) upstream: UpstreamName,
+}
+
+/// All of an entry but its body.
+pub(super) fn encode_entry(entry: &Entry) -> Vec<u8> {
+    let mut out = Writer(ENTRY.to_vec());
+    out.number(entry.schema.into());
+    out.raw(entry.fingerprint.as_bytes());
+    out.bytes(entry.scope.as_bytes());
+    out.bytes(entry.upstream.as_str().as_bytes());
+    out.bytes(entry.generation.as_bytes());
+    out.number(entry.status.get().into());
+    out.bytes(entry.rule.as_bytes());
+    out.bytes(entry.refused_tenant.as_str().as_bytes());
+    out.raw(entry.document.digest.as_bytes());
+    out.number(entry.document.bytes);
+    out.number(entry.document.parts.into());
+    out.number(entry.first_refused_at.0.cast_unsigned());
+    out.number(entry.recorded_at.0.cast_unsigned());
+    out.number(entry.ttl_ms);
+    for field in [&entry.fields.content_type, &entry.fields.content_encoding, &entry.fields.content_language]
+    {
+        out.number(field.is_some().into());
+        out.bytes(field.as_deref().unwrap_or_default());
+    }
+    out.raw(blake3::hash(&entry.body).as_bytes());
+    out.sealed()
+}
+
+/// The entry; `body` is `None` where it is not wanted and not verified.
+pub(super) fn decode_entry(value: &[u8], body: Option<Bytes>) -> Result<Entry, Malformed> {
+    let mut from = Reader::open(value, ENTRY)?;
+    let schema = from.small()?;
+    let fingerprint = Fingerprint::from_bytes(from.digest()?);
+    let scope = from.text()?.to_owned();
+    let upstream = from.upstream()?;
+    let generation = from.text()?.to_owned();
+    let status = RefusalStatus::new(from.small()?).map_err(|_| Malformed)?;
+    let rule = from.text()?.to_owned();
+    let refused_tenant = TenantId::new(from.text()?).map_err(|_| Malformed)?;
+    let digest = DocumentDigest::from_bytes(from.digest()?);
+    let document = DocumentFacts { digest, bytes: from.number()?, parts: from.small()? };
+    let first_refused_at = from.time()?;
+    let recorded_at = from.time()?;
+    let ttl_ms = from.number()?;
+    let fields = ReplayFields {
+        content_type: from.optional()?,
+        content_encoding: from.optional()?,
+        content_language: from.optional()?,
+    };
+    let body_hash = from.digest()?;
+    from.end()?;
+    let body = match body {
+        None => Bytes::new(),
+        Some(body) if *blake3::hash(&body).as_bytes() == body_hash => body,
+        Some(_) => return Err(Malformed),
+    };
+    Ok(Entry {
+        schema,
+        fingerprint,
+        scope,
+        upstream,
+        generation,
+        status,
+        fields,
+        body,
+        document,
+        rule,
+        refused_tenant,
+        first_refused_at,
+        recorded_at,
+        ttl_ms,
+    })
+}
+
+impl StoredStrike {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer(STRIKE.to_vec());
+        out.number(self.strike.status.into());
+        out.bytes(self.strike.rule.as_bytes());
+        out.number(self.strike.count.into());
+        out.number(self.strike.last_at_ms.cast_unsigned());
+        out.number(self.first_at.0.cast_unsigned());
+        out.raw(self.document.as_bytes());
+        out.bytes(self.upstream.as_str().as_bytes());
+        out.sealed()
+    }
+
+    pub(super) fn decode(value: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Reader::open(value, STRIKE)?;
+        let strike = Strike {
+            status: from.small()?,
+            rule: from.text()?.to_owned(),
+            count: from.small()?,
+            last_at_ms: from.number()?.cast_signed(),
+        };
+        let first_at = from.time()?;
+        let document = DocumentDigest::from_bytes(from.digest()?);
+        let upstream = from.upstream()?;
+        from.end()?;
+        Ok(Self { strike, first_at, document, upstream })
+    }
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn raw(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn number(&mut self, number: u64) {
+        self.raw(&number.to_be_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.raw(bytes);
+    }
+
+    fn sealed(mut self) -> Vec<u8> {
+        let sum = blake3::hash(&self.0);
+        self.raw(&sum.as_bytes()[..SUM]);
+        self.0
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn open(value: &'a [u8], magic: &[u8; 4]) -> Result<Self, Malformed> {
+        let (content, sum) = value.split_last_chunk::<SUM>().ok_or(Malformed)?;
+        if blake3::hash(content).as_bytes()[..SUM] != *sum {
+            return Err(Malformed);
+        }
+        Ok(Self(content.strip_prefix(magic).ok_or(Malformed)?))
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn number(&mut self) -> Result<u64, Malformed> {
+        Ok(u64::from_be_bytes(self.take(8)?.try_into().map_err(|_| Malformed)?))
+    }
+
+    fn small<T: TryFrom<u64>>(&mut self) -> Result<T, Malformed> {
+        T::try_from(self.number()?).map_err(|_| Malformed)
+    }
+
+    fn time(&mut self) -> Result<Millis, Malformed> {
+        Ok(Millis(self.number()?.cast_signed()))
+    }
+
+    fn digest(&mut self) -> Result<[u8; 32], Malformed> {
+        self.take(32)?.try_into().map_err(|_| Malformed)
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = self.small()?;
+        self.take(length)
+    }
+
+    fn text(&mut self) -> Result<&'a str, Malformed> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| Malformed)
+    }
+
+    fn upstream(&mut self) -> Result<UpstreamName, Malformed> {
+        UpstreamName::new(self.text()?).map_err(|_| Malformed)
+    }
+
+    fn optional(&mut self) -> Result<Option<Bytes>, Malformed> {
+        let present = self.number()?;
+        let bytes = self.bytes()?;
+        match present {
+            0 if bytes.is_empty() => Ok(None),
+            1 => Ok(Some(Bytes::copy_from_slice(bytes))),
+            _ => Err(Malformed),
+        }
+    }
+
+    fn end(self) -> Result<(), Malformed> {
+        if self.0.is_empty() { Ok(()) } else { Err(Malformed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::samples;
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        let entry = samples::entry(7);
+        let value = encode_entry(&entry);
+        assert_eq!(decode_entry(&value, Some(entry.body.clone())), Ok(entry.clone()));
+        assert_eq!(decode_entry(&value, None), Ok(Entry { body: Bytes::new(), ..entry }));
+        let strike = StoredStrike {
+            strike: Strike { status: 400, rule: "status".into(), count: 2, last_at_ms: -1 },
+            first_at: Millis(5),
+            document: samples::document(1),
+            upstream: samples::upstream("ocr"),
+        };
+        assert_eq!(StoredStrike::decode(&strike.encode()), Ok(strike));
+    }
+
+    #[test]
+    fn nothing_else_is_an_entry() {
+        let entry = samples::entry(7);
+        let value = encode_entry(&entry);
+        for length in 0..value.len() {
+            assert_eq!(decode_entry(&value[..length], None), Err(Malformed));
+        }
+        for at in 0..value.len() {
+            let mut damaged = value.clone();
+            damaged[at] ^= 1;
+            assert_eq!(decode_entry(&damaged, None), Err(Malformed), "byte {at}");
+        }
+        let longer = [&value[..], b"x"].concat();
+        assert_eq!(decode_entry(&longer, None), Err(Malformed));
+        assert_eq!(decode_entry(&value, Some(Bytes::from_static(b"cut"))), Err(Malformed));
+        assert_eq!(StoredStrike::decode(&value), Err(Malformed));
+        // another version of the layout, well formed
+        let mut newer = Writer(value[..value.len() - SUM].to_vec());
+        newer.0[3] = 2;
+        assert_eq!(decode_entry(&newer.sealed(), Some(entry.body)), Err(Malformed));
+    }
+}

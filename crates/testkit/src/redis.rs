@@ -1,0 +1,138 @@
+//! A Redis server of a test's own: on a free port, with its data in a folder that goes with it.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a server may take to start.
+const START: Duration = Duration::from_secs(20);
+
+/// A running server.
+pub struct Redis {
+    process: Option<Child>,
+    addr: SocketAddr,
+    dir: tempfile::TempDir,
+    args: Vec<String>,
+}
+
+impl Redis {
+    /// A server with nothing in it, that writes nothing to disk.
+    ///
+    /// # Panics
+    /// When it cannot be started: `redis-server` must be installed.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::with(&["--save", "", "--appendonly", "no"])
+    }
+
+    /// A server with these arguments beside its port and folder.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn with(args: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("redis: no folder: {error}"));
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let mut server = Self { process: None, addr: free_address(), dir, args };
+        server.restart();
+        server
+    }
+
+    /// Its address.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Its address as a URL.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.addr)
+    }
+
+    /// Ends it at once, as a crash does.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            // both fail only for a process that has ended and was waited for
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// Starts it (again) at the same address, with what it has on disk.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    pub fn restart(&mut self) {
+        self.kill();
+        let process = Command::new("redis-server")
+            .args(["--port", &self.addr.port().to_string(), "--bind", "127.0.0.1"])
+            .args(["--dir", &self.dir.path().to_string_lossy()])
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("redis: cannot start redis-server, is it installed? {error}"));
+        self.process = Some(process);
+        let began = Instant::now();
+        while TcpStream::connect_timeout(&self.addr, Duration::from_secs(1)).is_err() {
+            assert!(began.elapsed() < START, "redis: it did not come up at {}", self.addr);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Stops it in its tracks: connections stay open and nothing is answered.
+    pub fn pause(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.process.as_ref().map_or(0, Child::id);
+        let sent = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+        assert!(sent.as_ref().is_ok_and(std::process::ExitStatus::success), "redis: {name}: {sent:?}");
+    }
+
+    /// What the server answers to a command.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[must_use]
+    pub fn ask(&self, command: &[&str]) -> String {
+        let asked =
+            Command::new("redis-cli").args(["-p", &self.addr.port().to_string()]).args(command).output();
+        let answer = asked.unwrap_or_else(|error| panic!("redis: cannot run redis-cli: {error}"));
+        assert!(answer.status.success(), "redis: {command:?}: {answer:?}");
+        String::from_utf8_lossy(&answer.stdout).trim_end().to_owned()
+    }
+
+    /// How many commands of this name it has run, in scripts too.
+    #[must_use]
+    pub fn calls(&self, command: &str) -> u64 {
+        let stats = self.ask(&["info", "commandstats"]);
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// An address that nobody listens on now, and below the range from which the system takes ports.
+fn free_address() -> SocketAddr {
+    use std::hash::BuildHasher;
+    let start = std::collections::hash_map::RandomState::new().hash_one(std::process::id());
+    (0..1000)
+        .map(|step| 10_000 + u16::try_from(start.wrapping_add(step * 11) % 8_000).unwrap_or_default())
+        .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+        .find(|addr| TcpListener::bind(addr).is_ok())
+        .unwrap_or_else(|| panic!("redis: no free port"))
+}
