@@ -18,7 +18,7 @@ use nevertwice_domain::guard::{GuardStep, MassRefusalGuard};
 use nevertwice_domain::profile::NotRecorded;
 use nevertwice_domain::status::StatusSet;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
-use nevertwice_store::{Fence, Recorded, RefusalStore, StoreError};
+use nevertwice_store::{Fence, Lease, Recorded, RefusalStore, StoreError};
 use quick_cache::sync::Cache;
 use tokio::time::timeout_at;
 use tokio_util::task::TaskTracker;
@@ -188,6 +188,32 @@ impl Memory {
         self.verified(self.store.near(&asked.fingerprint)?, asked, upstream, guard)
     }
 
+    /// As [`Memory::recall`], for a request that would make an attempt: says also whose attempt it is, among the processes that
+    /// share the store.
+    pub(crate) async fn look(
+        &self,
+        asked: &Guarded,
+        upstream: &UpstreamName,
+        guard: &UpstreamGuard,
+    ) -> (Option<Arc<Entry>>, Option<Fence>, Lease) {
+        match tokio::time::timeout(RECALL_DEADLINE, self.store.look(&asked.fingerprint)).await {
+            Ok(Ok(looked)) => {
+                let entry = looked.entry.and_then(|entry| self.verified(entry, asked, upstream, guard));
+                (entry, Some(looked.fence), looked.lease)
+            }
+            failed => (None, self.unknown(failed.ok().and_then(Result::err)), Lease::NotNeeded),
+        }
+    }
+
+    /// The store could not be asked: what is learned may be recorded later, if the store knows how.
+    fn unknown(&self, error: Option<StoreError>) -> Option<Fence> {
+        match error {
+            Some(error) => self.store_error("recall", &error),
+            None => self.counts(|m| m.store_error("recall")),
+        }
+        self.store.last_fence()
+    }
+
     /// Asks the store. `None` for the fence means that the store could not be asked: nothing will be recorded.
     pub(crate) async fn recall(
         &self,
@@ -200,14 +226,7 @@ impl Memory {
                 let entry = recalled.entry.and_then(|entry| self.verified(entry, asked, upstream, guard));
                 (entry, Some(recalled.fence))
             }
-            Ok(Err(error)) => {
-                self.store_error("recall", &error);
-                (None, None)
-            }
-            Err(_) => {
-                self.counts(|m| m.store_error("recall"));
-                (None, None)
-            }
+            failed => (None, self.unknown(failed.ok().and_then(Result::err))),
         }
     }
 

@@ -9,7 +9,9 @@ use nevertwice_config::checked::Mode;
 use nevertwice_domain::canonical::fields;
 use nevertwice_domain::entry::Entry;
 use nevertwice_domain::fingerprint::{KeyBase, KeyInput, fingerprint};
-use nevertwice_store::Fence;
+use nevertwice_domain::tenant::UpstreamName;
+use nevertwice_store::redis::RemoteLanding;
+use nevertwice_store::{Fence, Lease};
 
 use super::Rejection;
 use super::account::Record;
@@ -175,16 +177,25 @@ async fn ask(
     if let Some(entry) = memory.near(&key, name, guard) {
         return Err(entry);
     }
-    let attempt = match wait_for_landing(memory, guard, &key, record).await {
-        Some(attempt) => attempt,
-        None => match memory.near(&key, name, guard) {
-            Some(entry) => return Err(entry),
-            // forgotten in this moment, or not at hand: the store knows
-            None => memory.flights.join(key.fingerprint),
-        },
-    };
+    let until = Instant::now() + guard.rules.single_flight_wait;
+    let turn = wait_for_landing(memory, guard, &key, until, record).await;
     // a verdict may have landed since the first look; from here on the fence counts
-    let (entry, fence) = memory.recall(&key, name, guard).await;
+    let (attempt, entry, fence) = match turn {
+        Turn::First(attempt) => look_for_all(memory, guard, &key, name, attempt, until, record).await,
+        Turn::Released(attempt) => {
+            let (entry, fence) = memory.recall(&key, name, guard).await;
+            (attempt, entry, fence)
+        }
+        Turn::Verdict => {
+            if let Some(entry) = memory.near(&key, name, guard) {
+                return Err(entry);
+            }
+            // forgotten in this moment, or not at hand: the store knows
+            let attempt = memory.flights.join(key.fingerprint);
+            let (entry, fence) = memory.recall(&key, name, guard).await;
+            (attempt, entry, fence)
+        }
+    };
     if let Some(entry) = entry {
         attempt.land(Landing::Verdict);
         return Err(entry);
@@ -192,18 +203,31 @@ async fn ask(
     Ok(Asked { key, attempt: Some(attempt), fence })
 }
 
-/// The attempt that this request makes, at once or after waiting for another; `None` = a verdict has landed.
+/// Whose turn it is.
+enum Turn {
+    /// This request's: it finds out for all in this process.
+    First(Attempt),
+    /// Everybody's.
+    Released(Attempt),
+    /// Nobody's: a verdict has landed.
+    Verdict,
+}
+
+/// Waits for the attempt that is under way in this process, if there is one.
 async fn wait_for_landing(
     memory: &Memory,
     guard: &UpstreamGuard,
     key: &Guarded,
+    until: Instant,
     record: &mut Record,
-) -> Option<Attempt> {
+) -> Turn {
     let began = Instant::now();
-    let until = began + guard.rules.single_flight_wait;
+    if guard.rules.single_flight_wait.is_zero() || memory.accepted_lately(&key.fingerprint) {
+        return Turn::Released(memory.flights.join(key.fingerprint));
+    }
     loop {
-        let mut landing = match board(memory, guard, key) {
-            Boarding::Attempt(attempt) => return Some(attempt),
+        let mut landing = match memory.flights.board(key.fingerprint) {
+            Boarding::Attempt(attempt) => return Turn::First(attempt),
             Boarding::Wait(landing) => landing,
         };
         let landed = landing.wait_for(|l| *l != Landing::InFlight);
@@ -212,18 +236,59 @@ async fn wait_for_landing(
         match landed {
             Ok(Ok(landing)) if *landing == Landing::Verdict => {
                 memory.waited("verdict");
-                return None;
+                return Turn::Verdict;
             }
             Ok(Ok(landing)) if *landing == Landing::GivenUp => memory.waited("given_up"),
             Ok(_) => {
                 memory.waited("released");
-                return Some(memory.flights.join(key.fingerprint));
+                return Turn::Released(memory.flights.join(key.fingerprint));
             }
             Err(_) => {
                 memory.waited("timed_out");
-                return Some(memory.flights.join(key.fingerprint));
+                return Turn::Released(memory.flights.join(key.fingerprint));
             }
         }
+    }
+}
+
+/// Looks the request up for all of this process that ask the same, and waits while another process finds out.
+async fn look_for_all(
+    memory: &Memory,
+    guard: &UpstreamGuard,
+    key: &Guarded,
+    upstream: &UpstreamName,
+    mut attempt: Attempt,
+    until: Instant,
+    record: &mut Record,
+) -> (Attempt, Option<Arc<Entry>>, Option<Fence>) {
+    let began = Instant::now();
+    let mut waited = false;
+    loop {
+        let (entry, fence, lease) = memory.look(key, upstream, guard).await;
+        let elsewhere = match lease {
+            Lease::Elsewhere(elsewhere) if entry.is_none() => elsewhere,
+            Lease::Held(lease) => {
+                attempt.hold(lease);
+                return (attempt, entry, fence);
+            }
+            Lease::Elsewhere(_) | Lease::NotNeeded => {
+                if waited && entry.is_some() {
+                    memory.waited("verdict");
+                }
+                return (attempt, entry, fence);
+            }
+        };
+        waited = true;
+        let landed = tokio::time::timeout_at(until.into(), elsewhere.landed()).await;
+        record.flight_wait = began.elapsed();
+        memory.waited(match landed {
+            Ok(RemoteLanding::LookAgain) => continue,
+            Ok(RemoteLanding::Released) => "released",
+            Err(_) => "timed_out",
+        });
+        // those who wait here waited for the same
+        attempt.release_waiting();
+        return (attempt, None, fence);
     }
 }
 
@@ -240,14 +305,6 @@ pub(super) async fn look_again(gateway: &Shared, call: &mut Call) -> Option<Arc<
     let (entry, fence) = memory.recall(&asked.key, call.plan.upstream.name(), guard).await;
     asked.fence = fence;
     entry
-}
-
-fn board(memory: &Memory, guard: &UpstreamGuard, key: &Guarded) -> Boarding {
-    if guard.rules.single_flight_wait.is_zero() || memory.accepted_lately(&key.fingerprint) {
-        Boarding::Attempt(memory.flights.join(key.fingerprint))
-    } else {
-        memory.flights.board(key.fingerprint)
-    }
 }
 
 /// `mode: observe`: counts what would have been replayed; nobody waits and nothing is replayed.

@@ -11,6 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use nevertwice_domain::fingerprint::Fingerprint;
+use nevertwice_store::redis::HeldLease;
 use tokio::sync::watch;
 
 use crate::lock::Lock;
@@ -74,6 +75,8 @@ pub(crate) struct Attempt {
     leads: bool,
     /// The acceptances before it was sent.
     acceptances: u64,
+    /// That no other process makes it meanwhile.
+    lease: Option<HeldLease>,
     landed: bool,
 }
 
@@ -115,7 +118,7 @@ impl Flights {
     }
 
     fn attempt(self: &Arc<Self>, fingerprint: Fingerprint, leads: bool, acceptances: u64) -> Attempt {
-        Attempt { flights: Arc::clone(self), fingerprint, leads, acceptances, landed: false }
+        Attempt { flights: Arc::clone(self), fingerprint, leads, acceptances, lease: None, landed: false }
     }
 
     /// Requests that wait for a landing now.
@@ -163,8 +166,21 @@ impl Attempt {
         recording.unwrap_or(false).then_some(Recording(self))
     }
 
-    /// Tells everybody who waits.
+    /// It is this process's, until it ends.
+    pub(crate) fn hold(&mut self, lease: HeldLease) {
+        self.lease = Some(lease);
+    }
+
+    /// Whoever waits goes upstream: another process has found out that there is no verdict.
+    pub(crate) fn release_waiting(&self) {
+        self.with_flight(|flight| flight.tell(Landing::NoVerdict));
+    }
+
+    /// Tells everybody who waits, in this process and in others.
     pub(crate) fn land(mut self, landing: Landing) {
+        if let (Landing::NoVerdict, Some(lease)) = (landing, self.lease.take()) {
+            lease.land_without_verdict();
+        }
         self.end(Some(landing));
     }
 
