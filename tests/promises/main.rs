@@ -9,6 +9,7 @@ mod config;
 mod documents;
 mod equal_keys;
 mod fingerprint;
+mod fleet;
 mod flight_limits;
 mod framing;
 mod guard;

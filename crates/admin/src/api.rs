@@ -16,7 +16,6 @@ use axum::{Extension, Json, Router};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, StatusCode};
 use nevertwice_gateway::{Coverage, Phase, UpstreamStatus};
-use nevertwice_store::ListQuery;
 use serde_json::{Value, json};
 
 use crate::access::Who;
@@ -108,14 +107,11 @@ async fn ready(State(state): State<Arc<Shared>>) -> Response {
     }
     let store = match store {
         None => "off",
-        Some(store) => {
-            let probe = ListQuery { limit: 1, ..ListQuery::default() };
-            match tokio::time::timeout(PROBE_TIMEOUT, store.list(&probe)).await {
-                Ok(Ok(_)) => "ok",
-                // degraded, not unready: requests go upstream without the memory
-                Ok(Err(_)) | Err(_) => "failing",
-            }
-        }
+        Some(store) => match tokio::time::timeout(PROBE_TIMEOUT, store.entries()).await {
+            Ok(Ok(_)) => "ok",
+            // degraded, not unready: requests go upstream without the memory
+            Ok(Err(_)) | Err(_) => "failing",
+        },
     };
     Json(json!({ "status": "ready", "store": store })).into_response()
 }

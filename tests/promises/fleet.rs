@@ -1,0 +1,331 @@
+//! One memory for all replicas: several gateways on one Redis refuse a document once, whichever of them it comes to, and
+//! whatever happens to Redis, no request fails because of it.
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "test")]
+
+use std::time::{Duration, Instant};
+
+use nevertwice_testkit::{Answer, Gate, Gateway, Post, Redis, Reply, Upstream, r400, random_document};
+use serde_json::json;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::bench::settle;
+
+const CLASSIFY: &str = "/doc-classifier/classify";
+
+/// A gateway of the fleet.
+async fn replica(upstream: &Upstream, redis_url: &str, slots: &[(&str, &str)]) -> Gateway {
+    let embedded = "embedded:\n    path: \"@DIR@/data\"";
+    // the budgets are for machines that do nothing else; what happens when they run out has tests of its own
+    let shared = format!("redis:\n    url: \"{redis_url}\"\n    read_ms: 2000\n    write_ms: 2000");
+    let yaml = Gateway::simple_yaml(&upstream.url(), slots);
+    assert!(yaml.contains(embedded));
+    Gateway::start(&yaml.replace(embedded, &shared)).await
+}
+
+async fn fleet<const N: usize>(upstream: &Upstream, redis: &Redis, slots: &[(&str, &str)]) -> [Gateway; N] {
+    let mut all = Vec::new();
+    for _ in 0..N {
+        all.push(replica(upstream, &redis.url(), slots).await);
+    }
+    all.try_into().unwrap()
+}
+
+fn send(gateway: &Gateway, document: &[u8]) -> JoinHandle<Answer> {
+    tokio::spawn(Post::to(gateway.addr, CLASSIFY).bearer("tok-1").body(document.to_vec()).send())
+}
+
+async fn post(gateway: &Gateway, document: &[u8]) -> Answer {
+    send(gateway, document).await.unwrap()
+}
+
+/// Waits until so many requests of this gateway have ended in this way of waiting.
+async fn waited(gateway: &Gateway, result: &str) -> f64 {
+    gateway.metric("gateway_negative_cache_waits_total", &[("result", result)]).await
+}
+
+/// Asks until it is so.
+async fn until(limit: Duration, what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let began = Instant::now();
+    while !holds().await {
+        assert!(began.elapsed() < limit, "{what}: not within {limit:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn slow_a_thousand_submissions_over_eight_replicas_are_one_call() {
+    const CALLERS: usize = 1000;
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    let gate = Gate::new();
+    upstream.always(r400().wait_for(&gate));
+    let slots = [("UPSTREAM", "timeout_ms: 60000\nnegative_cache:\n  single_flight_wait_ms: 60000")];
+    let replicas: [Gateway; 8] = fleet(&upstream, &redis, &slots).await;
+    let document = random_document(1, 2048);
+    let sent: Vec<_> = (0..CALLERS).map(|n| send(&replicas[n % 8], &document)).collect();
+    gate.wait_waiting(1).await;
+    for gateway in &replicas {
+        gateway.wait_metric("gateway_body_memory_bytes", &[], (CALLERS / 8 * 2048) as f64).await;
+    }
+    assert_eq!(upstream.calls(), 1);
+    gate.open();
+    let mut hits = 0;
+    for answer in sent {
+        let answer = answer.await.unwrap();
+        assert_eq!((answer.status, answer.text()), (400, r#"{"error":"unreadable page"}"#.to_owned()));
+        hits += usize::from(answer.is_hit());
+    }
+    assert_eq!((upstream.calls(), hits), (1, CALLERS - 1));
+    for gateway in &replicas {
+        settle(gateway, CALLERS / 8).await;
+    }
+}
+
+#[tokio::test]
+async fn slow_each_of_five_hundred_documents_goes_up_once() {
+    const DOCUMENTS: usize = 500;
+    const COPIES: usize = 20;
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    upstream.always(r400());
+    let slots = [(
+        "UPSTREAM",
+        "pool:\n  max_in_flight: 100\n  max_queue: 10000\n  queue_timeout_ms: 60000\n\
+                   negative_cache:\n  mass_refusal_guard: {enabled: false}\n  single_flight_wait_ms: 60000",
+    )];
+    let replicas: [Gateway; 8] = fleet(&upstream, &redis, &slots).await;
+    // a fixed shuffle: every document to every replica, far apart and close together
+    let mut order: Vec<usize> = (0..DOCUMENTS * COPIES).collect();
+    let mut state = 7_u64;
+    for n in (1..order.len()).rev() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        order.swap(n, usize::try_from(state >> 33).unwrap() % (n + 1));
+    }
+    let mut running = JoinSet::new();
+    let mut counts = [0; 8];
+    for (n, at) in order.into_iter().enumerate() {
+        let document = random_document((at % DOCUMENTS) as u64, 256);
+        counts[n % 8] += 1;
+        running.spawn(Post::to(replicas[n % 8].addr, CLASSIFY).bearer("tok-2").body(document).send());
+        if running.len() >= 200 {
+            assert_eq!(running.join_next().await.unwrap().unwrap().status, 400);
+        }
+    }
+    assert!(running.join_all().await.iter().all(|answer| answer.status == 400));
+    assert_eq!(upstream.calls(), DOCUMENTS as u64);
+    for (gateway, count) in replicas.iter().zip(counts) {
+        settle(gateway, count).await;
+    }
+    assert_eq!(replicas[3].metric("gateway_negative_cache_entries", &[]).await, DOCUMENTS as f64);
+}
+
+#[tokio::test]
+async fn an_outcome_without_a_verdict_releases_all_replicas_at_once() {
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    let [a, b, c] = fleet(&upstream, &redis, &[("UPSTREAM", "pool:\n  max_in_flight: 50")]).await;
+    for (n, first) in [Reply::status(200), Reply::status(503), Reply::hang_up()].into_iter().enumerate() {
+        let (before, document) = (upstream.calls(), random_document(n as u64, 512));
+        let (leader, rest) = (Gate::new(), Gate::new());
+        let (first, after) = (first.wait_for(&leader), Reply::status(200).wait_for(&rest));
+        upstream.by(move |_, n| if n == 1 { first.clone() } else { after.clone() });
+        let mut sent = vec![send(&a, &document)];
+        leader.wait_waiting(1).await;
+        for gateway in [&a, &b, &c] {
+            sent.extend((0..5).map(|_| send(gateway, &document)));
+        }
+        b.wait_metric("gateway_body_memory_bytes", &[], 5.0 * 512.0).await;
+        c.wait_metric("gateway_body_memory_bytes", &[], 5.0 * 512.0).await;
+        a.wait_metric("gateway_body_memory_bytes", &[], 6.0 * 512.0).await;
+        assert_eq!(upstream.calls(), before + 1, "nobody goes up while the outcome is unknown");
+        leader.open();
+        // all are there before any of them is answered
+        rest.wait_waiting(15).await;
+        rest.open();
+        for answer in sent {
+            answer.await.unwrap();
+        }
+        assert_eq!(upstream.calls(), before + 16);
+    }
+    assert!(waited(&b, "released").await >= 3.0);
+}
+
+#[tokio::test]
+async fn a_leader_that_dies_blocks_nobody_for_longer_than_its_lease() {
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    let [mut a, b] = fleet(&upstream, &redis, &[]).await;
+    let (never, document) = (Gate::new(), random_document(1, 512));
+    let stuck = Reply::status(200).wait_for(&never);
+    upstream.by(move |_, n| if n == 1 { stuck.clone() } else { r400() });
+    let lost = tokio::spawn({
+        let request = Post::to(a.addr, CLASSIFY).bearer("tok-1").body(document.clone());
+        async move { tokio::time::timeout(Duration::from_secs(30), request.try_send()).await }
+    });
+    never.wait_waiting(1).await;
+    let began = Instant::now();
+    let waiting = send(&b, &document);
+    b.wait_metric("gateway_body_memory_bytes", &[], 512.0).await;
+    a.signal("KILL");
+    a.wait_exit(Duration::from_secs(10)).await;
+    let answer = waiting.await.unwrap();
+    assert_eq!((answer.status, answer.is_hit()), (400, false));
+    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
+    assert!(post(&b, &document).await.is_hit());
+    assert_eq!(upstream.calls(), 2);
+    let _ = lost.await;
+    settle(&b, 2).await;
+}
+
+#[tokio::test]
+async fn a_lease_is_prolonged_as_long_as_its_attempt_takes() {
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    let [a, b] = fleet(&upstream, &redis, &[]).await;
+    let (gate, document) = (Gate::new(), random_document(1, 512));
+    upstream.always(r400().wait_for(&gate));
+    let leader = send(&a, &document);
+    gate.wait_waiting(1).await;
+    let waiting = send(&b, &document);
+    // longer than a lease lives by itself, and less than one waits
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    assert_eq!(upstream.calls(), 1);
+    gate.open();
+    assert!(!leader.await.unwrap().is_hit());
+    assert!(waiting.await.unwrap().is_hit());
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_forget_reaches_every_replica_within_a_second() {
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    upstream.always(r400());
+    let [a, b, c] = fleet(&upstream, &redis, &[]).await;
+    let documents: Vec<_> = (0..4).map(|n| random_document(n, 256)).collect();
+    for document in &documents {
+        assert!(!post(&a, document).await.is_hit());
+        assert!(post(&b, document).await.is_hit() && post(&c, document).await.is_hit());
+    }
+    assert_eq!(upstream.calls(), 4);
+    // one that is under way: it does not record what was forgotten
+    let gate = Gate::new();
+    upstream.always(r400().wait_for(&gate));
+    let under_way = random_document(9, 256);
+    let attempt = send(&b, &under_way);
+    gate.wait_waiting(1).await;
+    let (status, said) =
+        a.admin_post("/admin/v1/refusals/forget", &json!({"upstream": "doc-classifier"})).await;
+    assert_eq!((status, &said["forgotten"]), (200, &json!(4)));
+    let forgotten = Instant::now();
+    gate.open();
+    assert!(!attempt.await.unwrap().is_hit());
+    tokio::time::sleep(Duration::from_secs(1).saturating_sub(forgotten.elapsed())).await;
+    upstream.always(Reply::status(200).body("fine"));
+    let before = upstream.calls();
+    for document in documents.iter().chain([&under_way]) {
+        for gateway in [&b, &c] {
+            assert_eq!(post(gateway, document).await.text(), "fine");
+        }
+    }
+    assert_eq!(upstream.calls(), before + 10);
+}
+
+#[tokio::test]
+async fn a_success_on_one_replica_beats_the_memory_of_all() {
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    let slots = [("UPSTREAM", "negative_cache:\n  mode: observe")];
+    let (watching, [a, b]) =
+        (replica(&upstream, &redis.url(), &slots).await, fleet(&upstream, &redis, &[]).await);
+    let document = random_document(1, 256);
+    upstream.always(r400());
+    post(&a, &document).await;
+    assert!(post(&b, &document).await.is_hit());
+    upstream.always(Reply::status(200).body("fine"));
+    assert_eq!(post(&watching, &document).await.text(), "fine");
+    for gateway in [&a, &b] {
+        until(Duration::from_secs(1), "the entry is gone", async || !post(gateway, &document).await.is_hit())
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn a_guarded_miss_is_one_round_trip_and_a_near_hit_none() {
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    upstream.always(Reply::status(404));
+    let [gateway] = fleet(&upstream, &redis, &[]).await;
+    post(&gateway, &random_document(0, 256)).await;
+    let calls = || redis.calls("evalsha");
+    let before = calls();
+    for n in 1..=50 {
+        post(&gateway, &random_document(n, 256)).await;
+    }
+    // one on the way up, one off the way when the lease is given up; and what tends the connection, now and then
+    let made = calls() - before;
+    assert!((100..130).contains(&made), "{made}");
+
+    upstream.always(r400());
+    let document = random_document(100, 256);
+    post(&gateway, &document).await;
+    let (before, began) = (calls(), Instant::now());
+    let mut hits = 0;
+    while began.elapsed() < Duration::from_secs(2) {
+        assert!(post(&gateway, &document).await.is_hit());
+        hits += 1;
+    }
+    let made = calls() - before;
+    assert!(hits > 50 && made < 15, "{made} for {hits} hits");
+    let (_, shown) = gateway.admin_get("/admin/v1/refusals").await;
+    assert_eq!(shown["items"][0]["replays"], hits);
+}
+
+#[tokio::test]
+async fn without_redis_a_gateway_works_and_joins_when_it_comes() {
+    let (upstream, mut redis) = (Upstream::start().await, Redis::start());
+    let url = redis.url();
+    redis.kill();
+    upstream.always(r400());
+    let (alone, document) = (replica(&upstream, &url, &[]).await, random_document(1, 256));
+    for _ in 0..3 {
+        let answer = post(&alone, &document).await;
+        assert_eq!((answer.status, answer.is_hit()), (400, false));
+    }
+    assert_eq!(upstream.calls(), 3);
+    let said = alone.log().lines().filter(|line| line.contains("refusal store")).count();
+    assert!((1..=4).contains(&said), "{}", alone.log());
+    redis.restart();
+    until(Duration::from_secs(10), "it joins", async || post(&alone, &document).await.is_hit()).await;
+    let other = replica(&upstream, &url, &[]).await;
+    assert!(post(&other, &document).await.is_hit());
+}
+
+#[tokio::test]
+async fn sr_01_a_frozen_redis_costs_no_request_more_than_its_budget() {
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    let budgets = "read_ms: 50\n    write_ms: 50";
+    let yaml = Gateway::simple_yaml(&upstream.url(), &[]).replace(
+        "embedded:\n    path: \"@DIR@/data\"",
+        &format!("redis:\n    url: \"{}\"\n    {budgets}", redis.url()),
+    );
+    let gateway = Gateway::start(&yaml).await;
+    upstream.always(r400());
+    let known = random_document(0, 256);
+    until(Duration::from_secs(10), "it is remembered", async || post(&gateway, &known).await.is_hit()).await;
+    redis.pause();
+    // what is at hand is replayed still
+    assert!(post(&gateway, &known).await.is_hit());
+    upstream.always(Reply::status(200).body("fine"));
+    let mut slow = 0;
+    for n in 1..=60 {
+        let began = Instant::now();
+        assert_eq!(post(&gateway, &random_document(n, 256)).await.text(), "fine");
+        slow += u32::from(began.elapsed() > Duration::from_millis(50));
+    }
+    assert!(slow <= 30, "{slow} of 60 waited for a store that does not answer");
+    assert!(gateway.metric("gateway_negative_cache_store_errors_total", &[]).await > 0.0);
+    upstream.always(r400());
+    let late = random_document(100, 256);
+    assert!(!post(&gateway, &late).await.is_hit());
+    let calls = upstream.calls();
+    redis.resume();
+    // learned while the store was away, written when it was back
+    until(Duration::from_secs(10), "it is remembered late", async || post(&gateway, &late).await.is_hit())
+        .await;
+    assert!(upstream.calls() <= calls + 60);
+    let (status, ready) = gateway.admin_get("/readyz").await;
+    assert_eq!((status, &ready["store"]), (200, &json!("ok")));
+}
