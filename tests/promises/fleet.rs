@@ -329,3 +329,43 @@ async fn sr_01_a_frozen_redis_costs_no_request_more_than_its_budget() {
     let (status, ready) = gateway.admin_get("/readyz").await;
     assert_eq!((status, &ready["store"]), (200, &json!("ok")));
 }
+
+#[tokio::test]
+async fn the_mass_refusal_guard_is_the_fleet_s() {
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    let [a, b, c] = fleet(&upstream, &redis, &[]).await;
+    let guard = async |gateway: &Gateway| {
+        let (_, upstreams) = gateway.admin_get("/admin/v1/upstreams").await;
+        upstreams["items"][0]["guard"].clone()
+    };
+    let document = |n: u64| random_document(500 + n, 256);
+    upstream.always(Reply::status(200));
+    post(&a, &document(0)).await;
+    upstream.always(r400());
+    // no replica sees twenty of them
+    for n in 1..=12 {
+        post(&a, &document(n)).await;
+    }
+    until(Duration::from_secs(5), "b hears of a's", async || guard(&b).await["refused"] == 12).await;
+    for n in 13..=20 {
+        post(&b, &document(n)).await;
+    }
+    for gateway in [&a, &b, &c] {
+        until(Duration::from_secs(2), "it is on", async || guard(gateway).await["tripped_at"].is_string()).await;
+        assert!(!post(gateway, &document(3)).await.is_hit(), "what the window remembered is not used");
+    }
+    let late = replica(&upstream, &redis.url(), &[]).await;
+    until(Duration::from_secs(2), "one that comes later knows", async || {
+        guard(&late).await["tripped_at"].is_string()
+    })
+    .await;
+    // the upstream is well again: one replica sees it, all know it
+    upstream.always(Reply::status(200));
+    post(&c, &document(30)).await;
+    for gateway in [&a, &b, &c, &late] {
+        until(Duration::from_secs(2), "it is off", async || guard(gateway).await["tripped_at"].is_null()).await;
+    }
+    upstream.always(r400());
+    post(&a, &document(40)).await;
+    assert!(post(&late, &document(40)).await.is_hit());
+}

@@ -120,6 +120,20 @@ impl MassRefusalGuard {
         *self = Self::default();
     }
 
+    /// Takes note of what another process saw: it counts, and what follows from it follows there, or here with the next judgement.
+    pub fn judged_elsewhere(&mut self, policy: &GuardPolicy, document: Counted, refused: bool, now: Millis) {
+        if policy.enabled {
+            self.put(policy, document, refused, now);
+        }
+    }
+
+    /// Another process found that the upstream is not to be believed. Returns whether this one believed it still.
+    pub fn trip(&mut self, now: Millis) -> bool {
+        let believed = self.tripped_at.is_none();
+        self.tripped_at = self.tripped_at.or(Some(now));
+        believed
+    }
+
     fn put(&mut self, policy: &GuardPolicy, document: Counted, refused: bool, now: Millis) {
         while let Some(&(at, old)) = self.order.front() {
             if now.since_ms(at) <= policy.window_ms && self.order.len() < Self::MAX_DOCUMENTS {
@@ -169,6 +183,24 @@ mod tests {
         );
         assert_eq!(guard.accepted(&policy, doc(21), Millis(1_000_003)), GuardStep::Recovered);
         assert_eq!(guard.window(), (0, 1));
+    }
+
+    #[test]
+    fn what_others_saw_counts_and_what_they_found_holds() {
+        let policy = GuardPolicy::default();
+        let mut guard = MassRefusalGuard::default();
+        for n in 0..19 {
+            guard.judged_elsewhere(&policy, doc(n), true, Millis(1_000_000));
+        }
+        assert_eq!(guard.tripped_at(), None);
+        assert!(matches!(
+            guard.refused(&policy, true, doc(19), Millis(1_000_001)),
+            GuardStep::Tripped { .. }
+        ));
+        assert!(!guard.trip(Millis(1_000_002)), "it is on already");
+        guard.recover();
+        assert!(guard.trip(Millis(1_000_003)));
+        assert_eq!(guard.accepted(&policy, doc(1), Millis(1_000_004)), GuardStep::Recovered);
     }
 
     #[test]

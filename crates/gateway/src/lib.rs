@@ -168,6 +168,9 @@ impl Gateway {
             phase: AtomicU8::new(Phase::Serving as u8),
             http: config.http,
         });
+        if let Some(news) = shared.memory.as_ref().and_then(|memory| memory.store.news()) {
+            shared.tracker.spawn(memory::fleet::listen(Arc::clone(&shared), news));
+        }
         let gateway = Self { shared, stop, addresses, drain: config.drain };
         let places = Arc::new(Semaphore::new(gateway.shared.http.max_connections));
         for listener in listeners {

@@ -2,6 +2,7 @@
 //!
 //! It cannot fail a request. Whatever goes wrong with the store is counted, and the request goes upstream.
 
+pub(crate) mod fleet;
 mod flights;
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,7 @@ use nevertwice_domain::guard::{GuardStep, MassRefusalGuard};
 use nevertwice_domain::profile::NotRecorded;
 use nevertwice_domain::status::StatusSet;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
-use nevertwice_store::{Fence, Lease, Recorded, RefusalStore, StoreError};
+use nevertwice_store::{Fence, Lease, News, Recorded, RefusalStore, StoreError};
 use quick_cache::sync::Cache;
 use tokio::time::timeout_at;
 use tokio_util::task::TaskTracker;
@@ -246,8 +247,13 @@ impl Memory {
         let now = self.clock.now();
         self.accepted.insert(asked.fingerprint, now);
         let step = guard.mass_refusal.hold().accepted(&guard.rules.guard, *asked.fingerprint.as_bytes(), now);
+        self.tell(
+            |upstream| News::Judged { upstream, document: *asked.fingerprint.as_bytes(), refused: false },
+            upstream,
+        );
         if step == GuardStep::Recovered {
             guard.trust_from(now);
+            self.tell(|upstream| News::Recovered { upstream }, upstream);
             tracing::warn!(%upstream, "mass-refusal guard off: the upstream accepts again, refusals are remembered again");
         }
         let contested = attempt.accepted();
@@ -357,9 +363,14 @@ impl Memory {
         let policy = &guard.rules.guard;
         let now = self.clock.now();
         let step = guard.mass_refusal.hold().refused(policy, used_to_accept, *document.as_bytes(), now);
+        self.tell(
+            |upstream| News::Judged { upstream, document: *document.as_bytes(), refused: true },
+            upstream,
+        );
         let GuardStep::Tripped { since } = step else { return };
         // known here at once, whatever becomes of the marks in the store
         guard.distrust_from(since);
+        self.tell(|upstream| News::Tripped { upstream, since }, upstream);
         tracing::error!(
             %upstream,
             distinct = policy.distinct,
@@ -368,6 +379,11 @@ impl Memory {
              nothing more is remembered and what was remembered in this window is not used"
         );
         self.suspect(upstream, since, deadline).await;
+    }
+
+    /// Tells the other processes that share the store.
+    pub(crate) fn tell(&self, news: impl FnOnce(UpstreamName) -> News, upstream: &UpstreamName) {
+        self.store.tell(news(upstream.clone()));
     }
 
     /// Marks what was recorded since then, durably.

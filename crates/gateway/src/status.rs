@@ -7,7 +7,7 @@ use std::time::Duration;
 use nevertwice_config::checked::Mode;
 use nevertwice_domain::clock::Millis;
 use nevertwice_domain::tenant::UpstreamName;
-use nevertwice_store::RefusalStore;
+use nevertwice_store::{News, RefusalStore};
 use serde::Serialize;
 
 use crate::Gateway;
@@ -145,6 +145,9 @@ impl Gateway {
         let recovered = upstream.guard.as_ref()?.recover(self.now());
         if recovered {
             tracing::warn!(upstream = %name, "mass-refusal guard off by an operator's word");
+            if let Some(memory) = &self.shared.memory {
+                memory.tell(|upstream| News::Recovered { upstream }, name);
+            }
         }
         Some(recovered)
     }

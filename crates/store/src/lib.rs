@@ -12,16 +12,20 @@ use nevertwice_domain::entry::{Candidate, Entry, Selector, Tally};
 use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
 use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
+use tokio::sync::mpsc;
 
 mod failure;
 mod fence;
 mod keeping;
 mod listing;
+mod news;
 
 pub mod memory;
 pub mod redis;
 pub mod sqlite;
 pub mod suite;
+
+pub use news::News;
 
 /// The memory of refusals.
 ///
@@ -91,6 +95,17 @@ pub trait RefusalStore: Send + Sync {
     /// # Errors
     /// When it could not be made durable.
     async fn suspect(&self, upstream: &UpstreamName, since: Millis) -> Result<u64, StoreError>;
+
+    /// Tells the other processes that share this store. Costs no I/O; what cannot be told is lost.
+    fn tell(&self, news: News) {
+        // a store of one process has nobody to tell
+        drop(news);
+    }
+
+    /// What the other processes tell, from now on; `None` where there are none, or when it was taken before.
+    fn news(&self) -> Option<mpsc::Receiver<News>> {
+        None
+    }
 
     /// Counts one replay of the entry under `key` and returns how many there have been. Made durable within a second; a
     /// crash loses at most that second's counts. Returns 0 when there is no such entry any more.

@@ -11,6 +11,7 @@ mod keys;
 mod leases;
 mod link;
 mod near;
+mod news;
 mod operations;
 mod pages;
 mod record;
@@ -29,11 +30,11 @@ use nevertwice_domain::entry::{Candidate, Entry, Selector};
 use nevertwice_domain::fingerprint::Fingerprint;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use secrecy::SecretString;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    Fence, Lease, ListQuery, Looked, Page, Recalled, Recorded, RefusalStore, Shown, StoreError,
+    Fence, Lease, ListQuery, Looked, News, Page, Recalled, Recorded, RefusalStore, Shown, StoreError,
     StoreErrorKind,
 };
 use event::Event;
@@ -42,6 +43,7 @@ use leases::{Leases, Token};
 pub use leases::{RemoteAttempt, RemoteLanding};
 use link::Link;
 use near::Near;
+use news::Desk;
 use scripts::Scripts;
 
 /// Verdicts that wait for the store to come back: so many, and so many bytes of bodies.
@@ -112,6 +114,7 @@ struct Shared {
     link: Link,
     near: Near,
     leases: Arc<Leases>,
+    desk: Desk,
     accepted: Mutex<BTreeSet<UpstreamName>>,
     evictions: AtomicU64,
     /// The number of the latest forget that was heard of.
@@ -137,6 +140,7 @@ impl RedisStore {
             clock,
             link: Link::new(),
             leases: Arc::new(Leases::new()),
+            desk: Desk::new(),
             accepted: Mutex::default(),
             evictions: AtomicU64::new(0),
             seen: AtomicU64::new(0),
@@ -176,6 +180,7 @@ impl Shared {
                 self.accepted().insert(upstream.clone());
             }
             Event::Suspect(upstream, since) => self.near.suspect(upstream, *since),
+            Event::Judged(..) | Event::Tripped(..) | Event::Recovered(..) => self.heard(event),
         }
     }
 
@@ -295,6 +300,16 @@ impl RefusalStore for RedisStore {
     async fn suspect(&self, upstream: &UpstreamName, since: Millis) -> Result<u64, StoreError> {
         self.shared.check_open()?;
         self.shared.suspect(upstream, since).await
+    }
+
+    fn tell(&self, news: News) {
+        if self.shared.check_open().is_ok() {
+            self.shared.tell(news);
+        }
+    }
+
+    fn news(&self) -> Option<mpsc::Receiver<News>> {
+        self.shared.desk.ear()
     }
 
     fn count_replay(&self, key: &Fingerprint, tenant: &TenantId, at: Millis) -> u64 {

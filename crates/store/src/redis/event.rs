@@ -23,6 +23,12 @@ pub(super) enum Event {
     Accepted(UpstreamName),
     /// What this upstream refused since then is not to be used.
     Suspect(UpstreamName, Millis),
+    /// Documents were judged: by which process's upstream, whether they were refused, and which.
+    Judged(u64, UpstreamName, bool, Vec<[u8; 32]>),
+    /// A process's mass-refusal guard of an upstream is on.
+    Tripped(u64, UpstreamName, Millis),
+    /// It is off again.
+    Recovered(u64, UpstreamName),
 }
 
 impl Event {
@@ -37,6 +43,19 @@ impl Event {
             Self::Accepted(upstream) => [b"a", upstream.as_str().as_bytes()].concat(),
             Self::Suspect(upstream, since) => {
                 [b"s", &since.0.to_be_bytes()[..], upstream.as_str().as_bytes()].concat()
+            }
+            Self::Judged(sender, upstream, refused, documents) => {
+                let name = upstream.as_str().as_bytes();
+                let length = u8::try_from(name.len()).unwrap_or(u8::MAX);
+                let head = [&[b'j'][..], &sender.to_be_bytes(), &[u8::from(*refused), length], name].concat();
+                [&head[..], documents.as_flattened()].concat()
+            }
+            Self::Tripped(sender, upstream, since) => {
+                let times = [sender.to_be_bytes(), since.0.to_be_bytes()];
+                [b"t", times.as_flattened(), upstream.as_str().as_bytes()].concat()
+            }
+            Self::Recovered(sender, upstream) => {
+                [b"r", &sender.to_be_bytes()[..], upstream.as_str().as_bytes()].concat()
             }
         }
     }
@@ -56,6 +75,29 @@ impl Event {
             b's' => {
                 let (since, name) = rest.split_first_chunk()?;
                 Some(Self::Suspect(upstream(name)?, Millis(i64::from_be_bytes(*since))))
+            }
+            b'j' => {
+                let (sender, rest) = rest.split_first_chunk()?;
+                let (&[refused @ (0 | 1), length], rest) = rest.split_first_chunk()? else { return None };
+                let (name, documents) = rest.split_at_checked(length.into())?;
+                let (documents, rest) = documents.as_chunks();
+                let event = Self::Judged(
+                    u64::from_be_bytes(*sender),
+                    upstream(name)?,
+                    refused == 1,
+                    documents.to_vec(),
+                );
+                rest.is_empty().then_some(event)
+            }
+            b't' => {
+                let (sender, rest) = rest.split_first_chunk()?;
+                let (since, name) = rest.split_first_chunk()?;
+                let since = Millis(i64::from_be_bytes(*since));
+                Some(Self::Tripped(u64::from_be_bytes(*sender), upstream(name)?, since))
+            }
+            b'r' => {
+                let (sender, name) = rest.split_first_chunk()?;
+                Some(Self::Recovered(u64::from_be_bytes(*sender), upstream(name)?))
             }
             _ => None,
         }
@@ -139,6 +181,10 @@ mod tests {
             Event::Gone(key),
             Event::Accepted(samples::upstream("ocr")),
             Event::Suspect(samples::upstream("ocr"), Millis(-5)),
+            Event::Judged(u64::MAX, samples::upstream("ocr"), true, vec![[1; 32], [2; 32]]),
+            Event::Judged(7, samples::upstream("tika"), false, Vec::new()),
+            Event::Tripped(1, samples::upstream("ocr"), Millis(5)),
+            Event::Recovered(2, samples::upstream("ocr")),
         ];
         for bits in 0..32_u8 {
             events.push(Event::Forgotten(Selector {
@@ -152,9 +198,7 @@ mod tests {
         for event in events {
             let message = event.encode();
             assert_eq!(Event::decode(&message).as_ref(), Some(&event));
-            if !matches!(event, Event::Accepted(_) | Event::Suspect(..)) {
-                assert_ne!(Event::decode(&[&message[..], b"\n"].concat()), Some(event));
-            }
+            assert_ne!(Event::decode(&[&message[..], b"\n"].concat()), Some(event));
         }
         for message in
             [&b""[..], b"v", b"vshort", b"z123", b"f", b"f\xff", b"f\x04\x01\x91", b"a!", b"s1234567"]

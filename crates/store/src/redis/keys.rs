@@ -62,6 +62,8 @@ impl Keys {
         turn = "turn";
         /// Upstreams that accepted something.
         accepted = "accepted";
+        /// Upstreams whose mass-refusal guard is on, and since when nothing is used.
+        tripped = "tripped";
         /// The layout of all this.
         schema = "schema";
         /// The channel of what happens.

@@ -45,6 +45,11 @@ impl Leases {
         format!("{:016x}-{}", self.process, self.issued.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// A number of this process: what it tells is known by it.
+    pub(super) fn process(&self) -> u64 {
+        self.process
+    }
+
     /// A number that differs among processes and from call to call.
     pub(super) fn jitter(&self) -> u64 {
         let call = self.issued.fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! The task that tends the connection: makes it, listens to what the fleet says, prolongs leases, tells replays, probes a server
 //! that does not answer, and begins anew, with growing pauses, when the connection is lost.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -73,16 +74,16 @@ async fn begin(shared: &Shared, pushes: mpsc::UnboundedSender<PushInfo>) -> Resu
     let keys = &shared.keys;
     let mut commands = pipe();
     commands.cmd("SET").arg(keys.schema()).arg(LAYOUT).arg("NX").ignore();
-    commands.get(keys.schema()).smembers(keys.accepted());
+    commands.get(keys.schema()).smembers(keys.accepted()).hgetall(keys.tripped());
     let starting = async {
         wire.subscribe(&keys.events()).await?;
         for script in shared.scripts.all() {
             script.load_async(&mut wire).await?;
         }
-        let (layout, accepted): (String, Vec<String>) = commands.query_async(&mut wire).await?;
-        Ok((layout, accepted))
+        let found: (String, Vec<String>, BTreeMap<String, i64>) = commands.query_async(&mut wire).await?;
+        Ok(found)
     };
-    let (layout, accepted) = match tokio::time::timeout(PROBE, starting).await {
+    let (layout, accepted, tripped) = match tokio::time::timeout(PROBE, starting).await {
         Ok(started) => started.map_err(of)?,
         Err(_) => {
             return Err(StoreErrorKind::Io.error("the refusal store took the connection and does not answer"));
@@ -94,6 +95,7 @@ async fn begin(shared: &Shared, pushes: mpsc::UnboundedSender<PushInfo>) -> Resu
             shared.options.prefix
         )));
     }
+    shared.heard_at_start(&tripped);
     shared.accepted().extend(accepted.iter().filter_map(|name| UpstreamName::new(name).ok()));
     Ok(wire)
 }
@@ -140,6 +142,7 @@ async fn watch(shared: &Arc<Shared>, mut wire: Wire, pushed: &mut mpsc::Unbounde
                     let leases = Arc::clone(shared);
                     shared.tasks.spawn(async move {
                         prolong(&leases).await;
+                        leases.tell_judgements().await;
                         // what could not be told is told later
                         let _ = leases.tell_replays().await;
                     });

@@ -1,0 +1,135 @@
+//! News of upstreams: gathered for half a second, sent on the channel of the fleet, and handed on when heard. That a guard is on
+//! is kept in the store too, for processes that start or come back later.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nevertwice_domain::clock::Millis;
+use nevertwice_domain::tenant::UpstreamName;
+use redis::{Pipeline, pipe};
+use tokio::sync::mpsc;
+
+use super::Shared;
+use super::event::Event;
+use crate::{News, StoreError};
+
+/// The most judgements of one kind that are told of one upstream in one tick. More of them would not change what follows.
+const JUDGED: usize = 256;
+/// The most upstreams that are told of in one tick.
+const UPSTREAMS: usize = 1024;
+/// News that wait to be taken; beyond that they are lost.
+const HEARD: usize = 4096;
+
+/// Judgements to be told: of which upstream, whether refused, and what of.
+type Untold = BTreeMap<(UpstreamName, bool), Vec<[u8; 32]>>;
+
+/// What is to be told, and where what is heard goes.
+pub(super) struct Desk {
+    untold: Mutex<Untold>,
+    heard: mpsc::Sender<News>,
+    /// Taken once, by whoever wants to hear.
+    ear: Mutex<Option<mpsc::Receiver<News>>>,
+}
+
+impl Desk {
+    pub(super) fn new() -> Self {
+        let (heard, ear) = mpsc::channel(HEARD);
+        Self { untold: Mutex::default(), heard, ear: Mutex::new(Some(ear)) }
+    }
+
+    pub(super) fn ear(&self) -> Option<mpsc::Receiver<News>> {
+        self.ear.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Hands news on that came from another process.
+    pub(super) fn hear(&self, news: News) {
+        // nobody listens, or nobody keeps up
+        let _ = self.heard.try_send(news);
+    }
+
+    fn untold(&self) -> MutexGuard<'_, Untold> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Tells the fleet: judgements with the next tick, the rest at once.
+    pub(super) fn tell(self: &Arc<Self>, news: News) {
+        let sender = self.leases.process();
+        let (event, state) = match news {
+            News::Judged { upstream, document, refused } => {
+                let mut untold = self.desk.untold();
+                if untold.len() < UPSTREAMS {
+                    let judged = untold.entry((upstream, refused)).or_default();
+                    if judged.len() < JUDGED {
+                        judged.push(document);
+                    }
+                }
+                return;
+            }
+            News::Tripped { upstream, since } => {
+                let mut state = pipe();
+                state.hset(self.keys.tripped(), upstream.as_str(), since.0).ignore();
+                (Event::Tripped(sender, upstream, since), state)
+            }
+            News::Recovered { upstream } => {
+                let mut state = pipe();
+                state.hdel(self.keys.tripped(), upstream.as_str()).ignore();
+                (Event::Recovered(sender, upstream), state)
+            }
+        };
+        let shared = Arc::clone(self);
+        self.tasks.spawn(async move {
+            let mut commands = state;
+            publish(&mut commands, &shared, &event);
+            // unheard, the others find out by themselves
+            let _: Result<(), StoreError> = shared.link.ask(&commands, shared.options.write).await;
+        });
+    }
+
+    /// Sends the judgements that were gathered.
+    pub(super) async fn tell_judgements(&self) {
+        let untold = std::mem::take(&mut *self.desk.untold());
+        if untold.is_empty() {
+            return;
+        }
+        let mut commands = pipe();
+        for ((upstream, refused), documents) in untold {
+            publish(&mut commands, self, &Event::Judged(self.leases.process(), upstream, refused, documents));
+        }
+        let _: Result<(), StoreError> = self.link.ask(&commands, self.options.write).await;
+    }
+
+    /// News from the channel; one's own come back too.
+    pub(super) fn heard(&self, event: &Event) {
+        let own = |sender: &u64| *sender == self.leases.process();
+        match event {
+            Event::Judged(sender, upstream, refused, documents) if !own(sender) => {
+                for document in documents {
+                    let upstream = upstream.clone();
+                    self.desk.hear(News::Judged { upstream, document: *document, refused: *refused });
+                }
+            }
+            Event::Tripped(sender, upstream, since) if !own(sender) => {
+                self.desk.hear(News::Tripped { upstream: upstream.clone(), since: *since });
+            }
+            Event::Recovered(sender, upstream) if !own(sender) => {
+                self.desk.hear(News::Recovered { upstream: upstream.clone() });
+            }
+            _ => {}
+        }
+    }
+
+    /// What the store says of guards, to a process that has just connected.
+    pub(super) fn heard_at_start(&self, tripped: &BTreeMap<String, i64>) {
+        for (name, since) in tripped {
+            if let Ok(upstream) = UpstreamName::new(name) {
+                self.desk.hear(News::Tripped { upstream, since: Millis(*since) });
+            }
+        }
+    }
+}
+
+fn publish(commands: &mut Pipeline, shared: &Shared, event: &Event) {
+    commands.cmd("PUBLISH").arg(shared.keys.events()).arg(event.encode()).ignore();
+}
