@@ -29,8 +29,6 @@ pub(crate) use flights::{Attempt, Boarding, Flights, Landing};
 use crate::lock::Lock;
 use crate::metrics::{MemoryMetrics, Metrics};
 
-/// How long a look-up may take before the request goes upstream without it.
-const RECALL_DEADLINE: Duration = Duration::from_millis(250);
 /// Fingerprints that were accepted lately, kept so that their next request does not wait for another.
 const ACCEPTED_KEPT: usize = 8192;
 /// Times of mass refusals that are kept in mind, beside the marks in the store.
@@ -197,7 +195,7 @@ impl Memory {
         upstream: &UpstreamName,
         guard: &UpstreamGuard,
     ) -> (Option<Arc<Entry>>, Option<Fence>, Lease) {
-        match tokio::time::timeout(RECALL_DEADLINE, self.store.look(&asked.fingerprint)).await {
+        match tokio::time::timeout(self.store.look_deadline(), self.store.look(&asked.fingerprint)).await {
             Ok(Ok(looked)) => {
                 let entry = looked.entry.and_then(|entry| self.verified(entry, asked, upstream, guard));
                 (entry, Some(looked.fence), looked.lease)
@@ -222,7 +220,7 @@ impl Memory {
         upstream: &UpstreamName,
         guard: &UpstreamGuard,
     ) -> (Option<Arc<Entry>>, Option<Fence>) {
-        match tokio::time::timeout(RECALL_DEADLINE, self.store.recall(&asked.fingerprint)).await {
+        match tokio::time::timeout(self.store.look_deadline(), self.store.recall(&asked.fingerprint)).await {
             Ok(Ok(recalled)) => {
                 let entry = recalled.entry.and_then(|entry| self.verified(entry, asked, upstream, guard));
                 (entry, Some(recalled.fence))

@@ -5,6 +5,7 @@
 //! the gateway, which treats an error as a miss, or as not recorded.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use nevertwice_domain::clock::Millis;
@@ -45,6 +46,11 @@ pub trait RefusalStore: Send + Sync {
     /// # Errors
     /// When the store could not be asked; nothing is known then.
     async fn recall(&self, key: &Fingerprint) -> Result<Recalled, StoreError>;
+
+    /// How long a look-up may take before the request goes on without it.
+    fn look_deadline(&self) -> Duration {
+        Duration::from_millis(250)
+    }
 
     /// As [`RefusalStore::recall`], for a request that would make an attempt: where there is no entry, a store that is shared
     /// among processes says also whose attempt it is.

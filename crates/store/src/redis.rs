@@ -245,6 +245,11 @@ impl RefusalStore for RedisStore {
         self.shared.near.get(key, self.shared.clock.now())
     }
 
+    fn look_deadline(&self) -> Duration {
+        // the link keeps it; this is for whatever else holds a look-up up
+        self.shared.options.read + Duration::from_millis(50)
+    }
+
     async fn recall(&self, key: &Fingerprint) -> Result<Recalled, StoreError> {
         let (entry, fence, _) = self.shared.look(key, None).await?;
         Ok(Recalled { entry, fence })
