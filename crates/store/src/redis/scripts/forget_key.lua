@@ -1,5 +1,6 @@
 -- Forgets one key, and fences attempts under way.
 -- KEYS: entry, strike, index, expiry, strikes, epoch, keyed, floor. ARGV: fingerprint, channel, message, the most keyed forgets.
+latest_forget(KEYS[6], KEYS[8])
 redis.call('ZADD', KEYS[7], redis.call('INCR', KEYS[6]), ARGV[1])
 if redis.call('ZCARD', KEYS[7]) > tonumber(ARGV[4]) then
   local oldest = redis.call('ZPOPMIN', KEYS[7])

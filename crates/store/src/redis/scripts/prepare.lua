@@ -1,7 +1,8 @@
 -- Reads all that a record is decided on.
--- KEYS: entry, strike, epoch, floor, wide, keyed. ARGV: fence, fingerprint.
+-- KEYS: entry, strike, epoch, floor, wide, keyed, index. ARGV: fence, fingerprint.
 local e = redis.pcall('HMGET', KEYS[1], 'q', 's', 'm', 'b', 'n', 'f', 'l', 't')
 if e.err then e = {} end
+if not is_listed(KEYS[7], ARGV[2], e[1]) then e[3] = '' end
 local strike = redis.pcall('GET', KEYS[2])
 if type(strike) == 'table' then strike = false end
 local out = {}

@@ -2,7 +2,7 @@
 -- KEYS: entries. ARGV: the number of each.
 local marked = {}
 for i = 1, #KEYS do
-  if redis.call('HGET', KEYS[i], 'q') == ARGV[i] and not redis.call('HGET', KEYS[i], 's') then
+  if redis.pcall('HGET', KEYS[i], 'q') == ARGV[i] and not redis.call('HGET', KEYS[i], 's') then
     redis.call('HSET', KEYS[i], 's', '1')
     marked[i] = 1
   else
