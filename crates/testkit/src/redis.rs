@@ -1,6 +1,7 @@
 //! A Redis server of a test's own: on a free port, with its data in a folder that goes with it.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -59,6 +60,12 @@ impl Redis {
         }
     }
 
+    /// Its folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// Starts it (again) at the same address, with what it has on disk.
     ///
     /// # Panics
@@ -102,13 +109,23 @@ impl Redis {
     ///
     /// # Panics
     /// When it does not.
-    #[must_use]
     pub fn ask(&self, command: &[&str]) -> String {
-        let asked =
-            Command::new("redis-cli").args(["-p", &self.addr.port().to_string()]).args(command).output();
+        self.try_ask(command).unwrap_or_else(|answer| panic!("redis: {command:?}: {answer}"))
+    }
+
+    /// As [`Redis::ask`], also while it may fail: what it says then.
+    ///
+    /// # Errors
+    /// When the server does not answer, or with an error.
+    ///
+    /// # Panics
+    /// When there is no redis-cli.
+    pub fn try_ask(&self, command: &[&str]) -> Result<String, String> {
+        let port = self.addr.port().to_string();
+        let asked = Command::new("redis-cli").args(["-e", "-p", &port]).args(command).output();
         let answer = asked.unwrap_or_else(|error| panic!("redis: cannot run redis-cli: {error}"));
-        assert!(answer.status.success(), "redis: {command:?}: {answer:?}");
-        String::from_utf8_lossy(&answer.stdout).trim_end().to_owned()
+        let said = String::from_utf8_lossy(&answer.stdout).trim_end().to_owned();
+        if answer.status.success() { Ok(said) } else { Err(said + &String::from_utf8_lossy(&answer.stderr)) }
     }
 
     /// How many commands of this name it has run, in scripts too.

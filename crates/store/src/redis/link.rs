@@ -274,13 +274,20 @@ const WORDS: [(&str, Failed); 13] = {
         ("MASTERDOWN", of(Io, Reconnect, "replica", REPLICA)),
         ("NOAUTH", of(Io, Reconnect, "login", LOGIN)),
         ("WRONGPASS", of(Io, Reconnect, "login", LOGIN)),
-        ("NOPERM", of(Io, GoOn, "permission", "; grant the user what docs/operating.md lists")),
+        ("NOPERM", NO_RIGHT),
         ("LOADING", of(Io, Distrust, "loading", "; the server is loading its data")),
         ("BUSY", of(Io, Distrust, "busy", "; a script runs too long on the server")),
         ("CLUSTERDOWN", of(Io, Distrust, "cluster", CLUSTER)),
         ("TRYAGAIN", of(Io, Distrust, "cluster", CLUSTER)),
         ("WRONGTYPE", of(Corrupt, GoOn, "prefix", "; the key prefix is in use by others")),
     ]
+};
+
+const NO_RIGHT: Failed = Failed {
+    kind: StoreErrorKind::Io,
+    then: Then::GoOn,
+    trouble: "permission",
+    cure: "; grant the user what docs/operating.md lists",
 };
 
 impl Failed {
@@ -305,6 +312,10 @@ impl Failed {
         let said = |word: &str| text.split(|c: char| !c.is_ascii_uppercase()).any(|said| said == word);
         if let Some((_, failed)) = WORDS.iter().find(|(word, _)| error.code() == Some(*word)) {
             return failed;
+        }
+        // what a script may not do comes without a word of its own
+        if text.contains("user executing the script can't") {
+            return &NO_RIGHT;
         }
         match error.kind() {
             ErrorKind::Server(_) | ErrorKind::Extension => {

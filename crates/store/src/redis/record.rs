@@ -102,13 +102,19 @@ impl Shared {
             .map(Vec::from_redis_value)
             .collect::<Result<_, _>>()
             .map_err(|_| corrupt("fields"))?;
-        let [n, s, head, body, replays, first, last, tenants, strike, epoch, floor, keyed] = &fields[..]
+        let [n, s, head, body, replays, first, last, tenants, expires, schema, strike, epoch, floor, keyed] =
+            &fields[..]
         else {
             return Err(corrupt("fields"));
         };
         // what cannot be read is not there, and is replaced
         let present = value::decode_entry(head, Some(Bytes::copy_from_slice(body))).ok();
-        let present = present.filter(|entry| entry.fingerprint == *key);
+        // nor is what a look-up would not find
+        let present = present.filter(|entry| {
+            entry.fingerprint == *key
+                && text(expires).is_some_and(|x| x == entry.expires_at().0.to_string())
+                && number(schema) == Some(entry.schema.into())
+        });
         Ok(Before {
             present: present.map(|entry| (entry, tally(replays, first, last, tenants))),
             suspect: !s.is_empty(),
