@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 /// What is done to the answers, on old connections and new ones, from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,8 @@ pub enum Fault {
 pub struct Chaos {
     addr: SocketAddr,
     fault: watch::Sender<Fault>,
-    accepting: JoinHandle<()>,
+    // ends with its value, and all connections with it
+    _accepting: JoinSet<()>,
 }
 
 impl Chaos {
@@ -45,12 +46,15 @@ impl Chaos {
         let listener = listener.unwrap_or_else(|error| panic!("chaos: no port: {error}"));
         let addr = listener.local_addr().unwrap_or_else(|error| panic!("chaos: no address: {error}"));
         let (fault, faults) = watch::channel(Fault::None);
-        let accepting = tokio::spawn(async move {
+        let mut accepting = JoinSet::new();
+        accepting.spawn(async move {
+            let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(relay(client, target, faults.clone()));
+                while connections.try_join_next().is_some() {}
+                connections.spawn(relay(client, target, faults.clone()));
             }
         });
-        Self { addr, fault, accepting }
+        Self { addr, fault, _accepting: accepting }
     }
 
     /// Where it listens.
@@ -62,13 +66,6 @@ impl Chaos {
     /// From now on.
     pub fn set(&self, fault: Fault) {
         self.fault.send_replace(fault);
-    }
-}
-
-impl Drop for Chaos {
-    fn drop(&mut self) {
-        // the connections see that the sender of faults is gone
-        self.accepting.abort();
     }
 }
 

@@ -11,7 +11,7 @@ use nevertwice_store::suite::samples;
 use nevertwice_store::{ListQuery, Recorded, RefusalStore, StoreErrorKind};
 use nevertwice_testkit::Redis;
 
-use super::bench::*;
+use super::bench::{store as open, *};
 
 fn entry_key(n: u64) -> String {
     format!("{{{PREFIX}}}:e:{}", samples::fingerprint(n))
@@ -58,7 +58,7 @@ async fn slow_a_full_server_answers_for_what_it_knows() {
     }
     assert!(matches!(look(&store, 5000).await, nevertwice_store::Lease::NotNeeded));
     // a process that starts now knows them too, and can make room
-    let fresh = super::bench::store(server.addr()).await;
+    let fresh = open(server.addr()).await;
     assert!(knows(&fresh, 0).await);
     assert_eq!(fresh.suspect(&samples::upstream("tika"), Millis(0)).await.ok(), Some(0));
     assert_eq!(fresh.suspect(&samples::upstream("ocr"), Millis(0)).await.ok(), Some(count));
@@ -86,7 +86,7 @@ async fn slow_a_server_that_cannot_save_takes_no_records() {
     .await;
     assert!(knows(&store, 1).await);
     records_are_refused(&store, &log, StoreErrorKind::Full, "MISCONF").await;
-    assert!(knows(&super::bench::store(server.addr()).await, 1).await, "also for one that starts now");
+    assert!(knows(&open(server.addr()).await, 1).await, "also for one that starts now");
     server.ask(&["config", "set", "stop-writes-on-bgsave-error", "no"]);
     must_record(&store, 2).await;
 }

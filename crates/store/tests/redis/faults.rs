@@ -10,7 +10,7 @@ use nevertwice_store::{Lease, Recorded, RefusalStore, StoreErrorKind};
 use nevertwice_testkit::{Chaos, Fault, Redis};
 use tokio::task::JoinSet;
 
-use super::bench::*;
+use super::bench::{store as open, *};
 
 /// How soon it has to work again.
 const RECOVERY: Duration = Duration::from_secs(10);
@@ -171,7 +171,7 @@ async fn slow_calls_that_are_given_up_disturb_no_other() {
     let log = Log::start();
     let server = Redis::start();
     let chaos = Chaos::start(server.addr()).await;
-    let store = Arc::new(super::bench::store(chaos.addr()).await);
+    let store = Arc::new(open(chaos.addr()).await);
     for n in 0..50 {
         must_record(&store, n).await;
     }

@@ -1,4 +1,5 @@
 //! The store on Redis does what the trait says, on real servers, and what becomes of it when those fail.
+#![expect(clippy::panic, reason = "a test that is broken should stop loudly")]
 
 use std::sync::Arc;
 
