@@ -8,6 +8,7 @@
 mod breaker;
 mod event;
 mod keys;
+mod late;
 mod leases;
 mod link;
 mod near;
@@ -19,7 +20,7 @@ mod scripts;
 mod tending;
 mod value;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -30,7 +31,8 @@ use nevertwice_domain::entry::{Candidate, Entry, Selector};
 use nevertwice_domain::fingerprint::Fingerprint;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use secrecy::SecretString;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::{
@@ -39,16 +41,13 @@ use crate::{
 };
 use event::Event;
 use keys::Keys;
+use late::Late;
 use leases::{Leases, Token};
 pub use leases::{RemoteAttempt, RemoteLanding};
 use link::Link;
 use near::Near;
 use news::Desk;
 use scripts::Scripts;
-
-/// Verdicts that wait for the store to come back: so many, and so many bytes of bodies.
-const LATE: usize = 1000;
-const LATE_BYTES: usize = 16 << 20;
 
 /// Which servers there are.
 #[derive(Clone, Debug)]
@@ -119,13 +118,12 @@ struct Shared {
     evictions: AtomicU64,
     /// The number of the latest forget that was heard of.
     seen: AtomicU64,
-    /// Verdicts that could not be written, with the fence of their attempts and when they were learned.
-    late: Mutex<VecDeque<(Candidate, Fence, Millis)>>,
-    /// Woken when the first attempt to connect has ended, well or not.
-    attempted: Notify,
-    closing: Notify,
+    late: Mutex<Late>,
     closed: AtomicBool,
-    /// All tasks of this store.
+    /// Ends the task that tends the connection.
+    closing: CancellationToken,
+    tending: TaskTracker,
+    /// All other tasks of this store.
     tasks: TaskTracker,
 }
 
@@ -145,15 +143,22 @@ impl RedisStore {
             evictions: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             late: Mutex::default(),
-            attempted: Notify::new(),
-            closing: Notify::new(),
             closed: AtomicBool::new(false),
+            closing: CancellationToken::new(),
+            tending: TaskTracker::new(),
             tasks: TaskTracker::new(),
         });
-        let first = shared.attempted.notified();
-        shared.tasks.spawn(tending::tend(Arc::clone(&shared)));
-        first.await;
+        let (ended, first) = oneshot::channel();
+        shared.tending.spawn(tending::tend(Arc::clone(&shared), ended));
+        // dropped in place of sent
+        let _ = first.await;
         Self { shared }
+    }
+}
+
+impl Topology {
+    fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster { .. })
     }
 }
 
@@ -166,7 +171,7 @@ impl Shared {
         self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn late(&self) -> MutexGuard<'_, VecDeque<(Candidate, Fence, Millis)>> {
+    fn late(&self) -> MutexGuard<'_, Late> {
         self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -174,8 +179,14 @@ impl Shared {
     fn happened(&self, event: &Event) {
         match event {
             Event::Recorded(_) | Event::Released(_) | Event::GivenUp(_) => self.leases.tell(event),
-            Event::Gone(key) => self.near.remove(key),
-            Event::Forgotten(which) => self.near.forget(which),
+            Event::Gone(key) => {
+                self.near.remove(key);
+                self.late().forget(&Selector::key(*key));
+            }
+            Event::Forgotten(which) => {
+                self.near.forget(which);
+                self.late().forget(which);
+            }
             Event::Accepted(upstream) => {
                 self.accepted().insert(upstream.clone());
             }
@@ -184,24 +195,34 @@ impl Shared {
         }
     }
 
-    /// Keeps a verdict until the store is back, if there is room.
-    fn keep_for_later(&self, candidate: Candidate, fence: Fence) {
-        let mut late = self.late();
-        let bytes: usize = late.iter().map(|(candidate, ..)| candidate.entry.body.len()).sum();
-        if late.len() < LATE && bytes + candidate.entry.body.len() <= LATE_BYTES {
-            late.push_back((candidate, fence, self.clock.now()));
-        }
-    }
-
     /// Gives a lease up, on nobody's time.
     fn release(self: &Arc<Self>, key: Fingerprint, token: Token, event: Event) {
+        // one that cannot be given up ends by itself; so does one that is dropped after the runtime
+        if !self.link.is_up() || tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
         let shared = Arc::clone(self);
         self.tasks.spawn(async move {
             let mut call = shared.scripts.release.key(shared.keys.lease(&key));
             call.arg(token).arg(shared.keys.events()).arg(event.encode());
-            // one that cannot be given up ends by itself
             let _: Result<i64, _> = shared.link.call(&call, shared.options.write).await;
         });
+    }
+}
+
+/// A look-up that asks for a lease. The server may have granted it to a look-up that was given up, or whose answer came too late:
+/// then nobody holds it, and it is given up too.
+struct Asking<'a> {
+    shared: &'a Arc<Shared>,
+    key: Fingerprint,
+    token: Option<Token>,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if let Some(token) = self.token.take() {
+            self.shared.release(self.key, token, Event::GivenUp(self.key));
+        }
     }
 }
 
@@ -234,7 +255,7 @@ impl Drop for HeldLease {
 impl Drop for RedisStore {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::Release);
-        self.shared.closing.notify_one();
+        self.shared.closing.cancel();
     }
 }
 
@@ -259,7 +280,9 @@ impl RefusalStore for RedisStore {
         let shared = &self.shared;
         let token = shared.leases.token();
         let attempt = shared.leases.watch(key);
+        let mut asking = Asking { shared, key: *key, token: Some(token.clone()) };
         let (entry, fence, answer) = shared.look(key, Some(&token)).await?;
+        asking.token = None;
         let lease = match answer {
             operations::LeaseAnswer::None => Lease::NotNeeded,
             operations::LeaseAnswer::Elsewhere => Lease::Elsewhere(attempt),
@@ -281,16 +304,23 @@ impl RefusalStore for RedisStore {
     async fn record(&self, candidate: Candidate, fence: Fence) -> Result<Recorded, StoreError> {
         self.shared.check_open()?;
         let result = self.shared.record(&candidate, fence).await;
-        if result.as_ref().is_err_and(|error| matches!(error.kind, StoreErrorKind::Io | StoreErrorKind::Busy))
+        if result.as_ref().is_err_and(is_passing)
+            && !self.shared.late().verdict(candidate, fence, self.shared.now())
+            && self.shared.link.first_in_a_while("late")
         {
-            self.shared.keep_for_later(candidate, fence);
+            tracing::warn!("too many verdicts wait for the refusal store, further ones are not remembered");
         }
         result
     }
 
     async fn accept(&self, key: &Fingerprint, upstream: &UpstreamName) -> Result<bool, StoreError> {
         self.shared.check_open()?;
-        self.shared.accept(key, upstream).await
+        self.shared.late().accepted_now(key);
+        let result = self.shared.accept(key, upstream).await;
+        if result.as_ref().is_err_and(is_passing) {
+            self.shared.late().accepted(*key, upstream.clone(), self.shared.now());
+        }
+        result
     }
 
     fn has_accepted(&self, upstream: &UpstreamName) -> bool {
@@ -347,10 +377,24 @@ impl RefusalStore for RedisStore {
         if self.shared.closed.swap(true, Ordering::AcqRel) {
             return Err(StoreError::closed());
         }
-        let told = self.shared.tell_replays().await;
-        self.shared.closing.notify_one();
-        self.shared.tasks.close();
-        self.shared.tasks.wait().await;
+        let shared = &self.shared;
+        let told = shared.tell_replays().await;
+        // nobody prolongs them from here on, and others need not wait until they end
+        for (key, token) in shared.leases.all() {
+            if shared.leases.let_go_of(&key, &token) {
+                shared.release(key, token, Event::GivenUp(key));
+            }
+        }
+        shared.tasks.close();
+        shared.tasks.wait().await;
+        shared.closing.cancel();
+        shared.tending.close();
+        shared.tending.wait().await;
         told
     }
+}
+
+/// Whether it is worth to try again later.
+fn is_passing(error: &StoreError) -> bool {
+    matches!(error.kind, StoreErrorKind::Io | StoreErrorKind::Busy)
 }

@@ -1,6 +1,7 @@
 //! A Redis server of a test's own: on a free port, with its data in a folder that goes with it.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,8 @@ pub struct Redis {
     process: Option<Child>,
     addr: SocketAddr,
     dir: tempfile::TempDir,
+    /// A configuration file, if it has one.
+    first: Vec<String>,
     args: Vec<String>,
 }
 
@@ -31,11 +34,57 @@ impl Redis {
     /// When it cannot be started.
     #[must_use]
     pub fn with(args: &[&str]) -> Self {
-        let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("redis: no folder: {error}"));
-        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let mut server = Self { process: None, addr: free_address(), dir, args };
+        let (mut server, mut attempts) = (Self::stopped(), 0);
+        server.args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        // another test may have taken the port in the same moment
+        while let Err(error) = server.try_restart() {
+            attempts += 1;
+            assert!(attempts < 5, "redis: {error}");
+            server.addr = free_address();
+        }
+        server
+    }
+
+    /// A sentinel that watches `primary` under this name, alone: one vote is enough. It takes it for dead when it says nothing for
+    /// `down_after_ms`.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn sentinel(name: &str, primary: SocketAddr, down_after_ms: u32) -> Self {
+        let mut server = Self::stopped();
+        let file = server.dir.path().join("sentinel.conf");
+        let lines = format!(
+            "sentinel monitor {name} {} {} 1\nsentinel down-after-milliseconds {name} {down_after_ms}\n\
+             sentinel failover-timeout {name} 3000\n",
+            primary.ip(),
+            primary.port()
+        );
+        std::fs::write(&file, lines).unwrap_or_else(|error| panic!("redis: {}: {error}", file.display()));
+        server.first = vec![file.to_string_lossy().into_owned()];
+        server.args = vec!["--sentinel".to_owned()];
         server.restart();
         server
+    }
+
+    /// A server that speaks TLS alone and asks for a certificate; its files in PEM. `None` when it was built without.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn with_tls(certificate: &str, key: &str, authority: &str) -> Option<Self> {
+        let mut server = Self::stopped();
+        let files = ["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", authority];
+        let port = server.addr.port().to_string();
+        server.args = ["--save", "", "--tls-port", &port].iter().map(|arg| (*arg).to_owned()).collect();
+        server.args.extend(files.iter().map(|arg| (*arg).to_owned()));
+        server.args.extend(["--port".to_owned(), "0".to_owned()]);
+        server.try_restart().is_ok().then_some(server)
+    }
+
+    fn stopped() -> Self {
+        let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("redis: no folder: {error}"));
+        Self { process: None, addr: free_address(), dir, first: Vec::new(), args: Vec::new() }
     }
 
     /// Its address.
@@ -59,13 +108,24 @@ impl Redis {
         }
     }
 
+    /// Its folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// Starts it (again) at the same address, with what it has on disk.
     ///
     /// # Panics
     /// When it does not come up.
     pub fn restart(&mut self) {
+        self.try_restart().unwrap_or_else(|error| panic!("redis: {error}"));
+    }
+
+    fn try_restart(&mut self) -> Result<(), String> {
         self.kill();
         let process = Command::new("redis-server")
+            .args(&self.first)
             .args(["--port", &self.addr.port().to_string(), "--bind", "127.0.0.1"])
             .args(["--dir", &self.dir.path().to_string_lossy()])
             .args(&self.args)
@@ -73,13 +133,19 @@ impl Redis {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .unwrap_or_else(|error| panic!("redis: cannot start redis-server, is it installed? {error}"));
-        self.process = Some(process);
+            .map_err(|error| format!("cannot start redis-server, is it installed? {error}"))?;
+        let process = self.process.insert(process);
         let began = Instant::now();
         while TcpStream::connect_timeout(&self.addr, Duration::from_secs(1)).is_err() {
-            assert!(began.elapsed() < START, "redis: it did not come up at {}", self.addr);
+            if let Ok(Some(status)) = process.try_wait() {
+                return Err(format!("it ended: {status}"));
+            }
+            if began.elapsed() > START {
+                return Err(format!("it did not come up at {}", self.addr));
+            }
             std::thread::sleep(Duration::from_millis(10));
         }
+        Ok(())
     }
 
     /// Stops it in its tracks: connections stay open and nothing is answered.
@@ -102,13 +168,23 @@ impl Redis {
     ///
     /// # Panics
     /// When it does not.
-    #[must_use]
     pub fn ask(&self, command: &[&str]) -> String {
-        let asked =
-            Command::new("redis-cli").args(["-p", &self.addr.port().to_string()]).args(command).output();
+        self.try_ask(command).unwrap_or_else(|answer| panic!("redis: {command:?}: {answer}"))
+    }
+
+    /// As [`Redis::ask`], also while it may fail: what it says then.
+    ///
+    /// # Errors
+    /// When the server does not answer, or with an error.
+    ///
+    /// # Panics
+    /// When there is no redis-cli.
+    pub fn try_ask(&self, command: &[&str]) -> Result<String, String> {
+        let port = self.addr.port().to_string();
+        let asked = Command::new("redis-cli").args(["-e", "-p", &port]).args(command).output();
         let answer = asked.unwrap_or_else(|error| panic!("redis: cannot run redis-cli: {error}"));
-        assert!(answer.status.success(), "redis: {command:?}: {answer:?}");
-        String::from_utf8_lossy(&answer.stdout).trim_end().to_owned()
+        let said = String::from_utf8_lossy(&answer.stdout).trim_end().to_owned();
+        if answer.status.success() { Ok(said) } else { Err(said + &String::from_utf8_lossy(&answer.stderr)) }
     }
 
     /// How many commands of this name it has run, in scripts too.

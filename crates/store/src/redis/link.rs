@@ -1,21 +1,22 @@
 //! The connection: one, long-lived, owned by one task that makes it, watches it and makes it anew. Calls share it; a call that
 //! is cancelled or runs out of time gives up its answer and disturbs no other.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::aio::{AsyncPushSender, ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_async::ClusterConnection;
 use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ErrorKind, FromRedisValue,
-    IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, RedisConnectionInfo, RedisError, RedisFuture,
-    RedisResult, ScriptInvocation, ServerErrorKind, TlsCertificates, TlsMode, Value,
+    IntoConnectionInfo, Pipeline, ProtocolVersion, RedisConnectionInfo, RedisError, RedisFuture, RedisResult,
+    ScriptInvocation, TlsCertificates, TlsMode, Value,
 };
 use secrecy::ExposeSecret;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
 use super::breaker::Breaker;
 use super::{RedisOptions, Topology};
@@ -24,14 +25,26 @@ use crate::{StoreError, StoreErrorKind};
 /// How long a connection may take to be made, TLS and authentication included.
 const CONNECT: Duration = Duration::from_secs(2);
 
+/// How long one address of several may take, so that one that is silent leaves time for the others.
+const CONNECT_ONE: Duration = Duration::from_secs(1);
+/// How often one kind of trouble is logged: a line in that time, not one per request.
+const QUIET: Duration = Duration::from_secs(60);
+
 /// The connection and what is known of it.
 pub(super) struct Link {
-    current: Mutex<Option<Wire>>,
+    current: Mutex<Option<Connection>>,
     breaker: Breaker,
-    /// Set when a call found that the connection is of no use.
-    pub(super) broken: Notify,
-    /// Whether the trouble with the server has been logged: one line, not one per request.
-    told: AtomicBool,
+    /// What was logged, and when.
+    told: Mutex<BTreeMap<&'static str, Instant>>,
+    /// Whether it was logged that the breaker opened.
+    opening_told: AtomicBool,
+}
+
+/// A connection, and how its end is made known. A call that fails on a connection of before says nothing of the one now.
+#[derive(Clone)]
+pub(super) struct Connection {
+    pub(super) wire: Wire,
+    pub(super) broken: Arc<Notify>,
 }
 
 /// One server, or a cluster.
@@ -83,34 +96,35 @@ impl Link {
         Self {
             current: Mutex::default(),
             breaker: Breaker::default(),
-            broken: Notify::new(),
-            told: AtomicBool::new(false),
+            told: Mutex::default(),
+            opening_told: AtomicBool::new(false),
         }
     }
 
-    /// The connection, while there is one.
-    pub(super) fn wire(&self) -> Option<Wire> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn current(&self) -> MutexGuard<'_, Option<Connection>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set(&self, wire: Option<Wire>) {
-        let connected = wire.is_some();
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = wire;
+    pub(super) fn set(&self, connection: Option<Connection>) {
+        let connected = connection.is_some();
+        *self.current() = connection;
         if connected {
-            self.breaker.close();
+            self.recovered();
         }
     }
 
     /// Whether calls are made at all.
     pub(super) fn is_up(&self) -> bool {
-        !self.breaker.is_open() && self.wire().is_some()
+        !self.breaker.is_open() && self.current().is_some()
     }
 
     /// The probe came back in time: calls are made again.
     pub(super) fn recovered(&self) {
-        self.breaker.close();
-        if self.told.swap(false, Ordering::Relaxed) {
-            tracing::info!("the refusal store answers again");
+        if self.breaker.is_open() {
+            self.breaker.close();
+            if self.opening_told.swap(false, Ordering::Relaxed) {
+                tracing::info!("the refusal store answers again");
+            }
         }
     }
 
@@ -141,7 +155,7 @@ impl Link {
             return Err(StoreErrorKind::Busy
                 .error("the refusal store does not answer, it is not asked until it does"));
         }
-        let Some(wire) = self.wire() else {
+        let Some(Connection { wire, broken }) = self.current().clone() else {
             return Err(StoreErrorKind::Io.error("not connected to the refusal store"));
         };
         match tokio::time::timeout(budget, work(wire)).await {
@@ -149,48 +163,82 @@ impl Link {
                 self.breaker.note(false);
                 Ok(answer)
             }
-            Ok(Err(error)) => Err(self.failed(&error)),
+            Ok(Err(error)) => Err(self.judged(&error, &broken)),
             Err(_) => {
                 let error = format!("the refusal store did not answer within {} ms", budget.as_millis());
-                self.trouble(&error);
+                self.tell("silence", &error);
+                self.distrust();
                 Err(StoreErrorKind::Io.error(error))
             }
         }
     }
 
-    /// What an error of the server, or on the way to it, means.
+    /// What an error of the server means that came within an answer.
     pub(super) fn failed(&self, error: &RedisError) -> StoreError {
+        let broken = self.current().as_ref().map(|connection| Arc::clone(&connection.broken));
+        self.judged(error, &broken.unwrap_or_default())
+    }
+
+    /// What a script reports that goes on in spite of it: judged like an error of its own.
+    pub(super) fn reported(&self, text: &str) -> StoreError {
+        self.failed(&RedisError::from((ErrorKind::Extension, "in a script", text.to_owned())))
+    }
+
+    fn judged(&self, error: &RedisError, broken: &Notify) -> StoreError {
         let failed = Failed::of(error);
-        let store_error = failed.kind.error(format!("the refusal store: {error}{}", failed.cure));
+        let store_error = failed.error(error);
         match failed.then {
             Then::Reconnect => {
-                self.trouble(&store_error.message);
-                self.broken.notify_one();
+                broken.notify_one();
+                self.distrust();
             }
-            Then::Distrust => self.trouble(&store_error.message),
-            Then::GoOn => self.tell(&store_error.message),
+            Then::Distrust => {
+                self.tell(failed.trouble, &store_error.message);
+                self.distrust();
+            }
+            Then::GoOn => self.tell(failed.trouble, &store_error.message),
         }
         store_error
     }
 
-    fn trouble(&self, message: &str) {
-        if self.breaker.note(true) {
+    fn distrust(&self) {
+        if self.breaker.note(true) && self.first_in_a_while("breaker") {
+            self.opening_told.store(true, Ordering::Relaxed);
             tracing::warn!(
                 "the refusal store fails again and again, requests go on without it until it answers"
             );
         }
-        self.tell(message);
     }
 
-    fn tell(&self, message: &str) {
-        if !self.told.swap(true, Ordering::Relaxed) {
+    fn tell(&self, trouble: &'static str, message: &str) {
+        if self.first_in_a_while(trouble) {
             tracing::warn!(error = message, "trouble with the refusal store");
         }
+    }
+
+    /// Whether this was not logged lately.
+    pub(super) fn first_in_a_while(&self, what: &'static str) -> bool {
+        let mut told = self.told();
+        let first = told.get(what).is_none_or(|at| at.elapsed() >= QUIET);
+        if first {
+            told.insert(what, Instant::now());
+        }
+        first
+    }
+
+    /// What comes after this is news, whenever it comes.
+    pub(super) fn is_news_again(&self, what: &'static str) {
+        self.told().remove(what);
+    }
+
+    fn told(&self) -> MutexGuard<'_, BTreeMap<&'static str, Instant>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What follows from a failed call.
-enum Then {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Then {
     /// The connection is of no use, or leads to the wrong server.
     Reconnect,
     /// It counts against the server.
@@ -199,89 +247,108 @@ enum Then {
     GoOn,
 }
 
-struct Failed {
-    kind: StoreErrorKind,
-    then: Then,
+/// What an error means.
+pub(super) struct Failed {
+    pub(super) kind: StoreErrorKind,
+    pub(super) then: Then,
+    /// What it is about, for the log.
+    pub(super) trouble: &'static str,
     cure: &'static str,
 }
 
+/// What the first word of a server's message means; it may come out of a script, or be one of several in a pipeline.
+const WORDS: [(&str, Failed); 13] = {
+    use StoreErrorKind::{Corrupt, Full, Io};
+    use Then::{Distrust, GoOn, Reconnect};
+    const fn of(kind: StoreErrorKind, then: Then, trouble: &'static str, cure: &'static str) -> Failed {
+        Failed { kind, then, trouble, cure }
+    }
+    const REPLICA: &str = "; the server is a replica: with Sentinel the new primary is looked up";
+    const LOGIN: &str = "; check `username` and `password`";
+    const CLUSTER: &str = "; the cluster is not complete";
+    [
+        ("OOM", of(Full, GoOn, "memory", "; raise `maxmemory` or lower `max_entries`")),
+        ("MISCONF", of(Full, GoOn, "saving", "; the server cannot save and takes no writes")),
+        ("NOREPLICAS", of(Full, GoOn, "saving", "; the server lacks replicas and takes no writes")),
+        ("READONLY", of(Io, Reconnect, "replica", REPLICA)),
+        ("MASTERDOWN", of(Io, Reconnect, "replica", REPLICA)),
+        ("NOAUTH", of(Io, Reconnect, "login", LOGIN)),
+        ("WRONGPASS", of(Io, Reconnect, "login", LOGIN)),
+        ("NOPERM", NO_RIGHT),
+        ("LOADING", of(Io, Distrust, "loading", "; the server is loading its data")),
+        ("BUSY", of(Io, Distrust, "busy", "; a script runs too long on the server")),
+        ("CLUSTERDOWN", of(Io, Distrust, "cluster", CLUSTER)),
+        ("TRYAGAIN", of(Io, Distrust, "cluster", CLUSTER)),
+        ("WRONGTYPE", of(Corrupt, GoOn, "prefix", "; the key prefix is in use by others")),
+    ]
+};
+
+const NO_RIGHT: Failed = Failed {
+    kind: StoreErrorKind::Io,
+    then: Then::GoOn,
+    trouble: "permission",
+    cure: "; grant the user what docs/operating.md lists",
+};
+
 impl Failed {
-    fn of(error: &RedisError) -> Self {
-        let of = |kind, then, cure| Self { kind, then, cure };
-        let io = StoreErrorKind::Io;
-        if let ErrorKind::Server(server) = error.kind() {
-            return match server {
-                ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown => of(
-                    io,
-                    Then::Reconnect,
-                    "; the server is a replica: with Sentinel the new primary is looked up",
-                ),
-                ServerErrorKind::BusyLoading => of(io, Then::Distrust, "; the server is loading its data"),
-                ServerErrorKind::NoPerm => {
-                    of(io, Then::GoOn, "; grant the user what docs/operating.md lists")
-                }
-                ServerErrorKind::ClusterDown | ServerErrorKind::TryAgain => {
-                    of(io, Then::Distrust, "; the cluster is not complete")
-                }
-                _ => Self::of_text(error),
-            };
+    pub(super) fn of(error: &RedisError) -> &'static Self {
+        const PREFIX: Failed = Failed {
+            kind: StoreErrorKind::Corrupt,
+            then: Then::GoOn,
+            trouble: "prefix",
+            cure: "; the key prefix may be in use by others",
+        };
+        const OTHER: Failed =
+            Failed { kind: StoreErrorKind::Io, then: Then::GoOn, trouble: "other", cure: "" };
+        const LOST: Failed =
+            Failed { kind: StoreErrorKind::Io, then: Then::Reconnect, trouble: "connection", cure: "" };
+        const LOGIN: Failed = Failed {
+            kind: StoreErrorKind::Io,
+            then: Then::Reconnect,
+            trouble: "login",
+            cure: "; check `username` and `password`",
+        };
+        let text = error.to_string();
+        let said = |word: &str| text.split(|c: char| !c.is_ascii_uppercase()).any(|said| said == word);
+        if let Some((_, failed)) = WORDS.iter().find(|(word, _)| error.code() == Some(*word)) {
+            return failed;
+        }
+        // what a script may not do comes without a word of its own
+        if text.contains("user executing the script can't") {
+            return &NO_RIGHT;
         }
         match error.kind() {
-            ErrorKind::Extension => Self::of_text(error),
-            ErrorKind::UnexpectedReturnType => {
-                of(StoreErrorKind::Corrupt, Then::GoOn, "; the key prefix may be in use by others")
+            ErrorKind::Server(_) | ErrorKind::Extension => {
+                WORDS.iter().find(|(word, _)| said(word)).map_or(&OTHER, |(_, failed)| failed)
             }
-            ErrorKind::AuthenticationFailed => of(io, Then::Reconnect, "; check `username` and `password`"),
-            _ => of(io, Then::Reconnect, ""),
+            ErrorKind::UnexpectedReturnType => &PREFIX,
+            ErrorKind::AuthenticationFailed => &LOGIN,
+            _ => &LOST,
         }
     }
 
-    /// By the first word of the server's message, which may come out of a script.
-    fn of_text(error: &RedisError) -> Self {
-        let text = error.to_string();
-        let says = |word: &str| error.code() == Some(word) || text.contains(word);
-        let of = |kind, then, cure| Self { kind, then, cure };
-        if says("OOM") {
-            of(StoreErrorKind::Full, Then::GoOn, "; raise `maxmemory` or lower `max_entries`")
-        } else if says("MISCONF") || says("NOREPLICAS") {
-            of(StoreErrorKind::Full, Then::GoOn, "; the server cannot save and takes no writes")
-        } else if says("READONLY") {
-            of(
-                StoreErrorKind::Io,
-                Then::Reconnect,
-                "; the server is a replica: with Sentinel the new primary is looked up",
-            )
-        } else if says("NOAUTH") || says("WRONGPASS") {
-            of(StoreErrorKind::Io, Then::Reconnect, "; check `username` and `password`")
-        } else if says("BUSY ") {
-            of(StoreErrorKind::Io, Then::Distrust, "; a script runs too long on the server")
-        } else if says("WRONGTYPE") {
-            of(StoreErrorKind::Corrupt, Then::GoOn, "; the key prefix is in use by others")
-        } else {
-            of(StoreErrorKind::Io, Then::GoOn, "")
-        }
+    pub(super) fn error(&self, error: &RedisError) -> StoreError {
+        self.kind.error(format!("the refusal store: {error}{}", self.cure))
     }
 }
 
-/// What a script reports that goes on in spite of it: judged like an error of its own.
-pub(super) fn reported(link: &Link, text: &str) -> StoreError {
-    let text = text.to_owned();
-    link.failed(&RedisError::from((ErrorKind::Extension, "in a script", text)))
-}
-
-/// Makes a connection. Whatever the server pushes goes to `pushes`.
+/// Makes a connection. Whatever the server pushes goes to `hear`. Of several sentinels another one is asked first at each
+/// `attempt`, so that one that does not answer does not keep the others from being asked.
 pub(super) async fn connect(
     options: &RedisOptions,
-    pushes: mpsc::UnboundedSender<PushInfo>,
+    attempt: usize,
+    hear: impl AsyncPushSender,
 ) -> RedisResult<Wire> {
     let connecting = async {
         match &options.topology {
             Topology::One { host, port } => {
                 let client = client(options, address(options, host, *port))?;
-                connect_one(&client, pushes).await
+                connect_one(&client, hear).await
             }
             Topology::Sentinel { sentinels, primary } => {
-                let addresses = sentinels.iter().map(|(host, port)| ConnectionAddr::Tcp(host.clone(), *port));
+                let (before, from) = sentinels.split_at(attempt % sentinels.len().max(1));
+                let addresses =
+                    from.iter().chain(before).map(|(host, port)| ConnectionAddr::Tcp(host.clone(), *port));
                 let mut builder = SentinelClientBuilder::new(addresses, primary, SentinelServerType::Master)?
                     .set_client_to_redis_protocol(ProtocolVersion::RESP3)
                     .set_client_to_redis_db(options.db);
@@ -296,14 +363,14 @@ pub(super) async fn connect(
                     builder = builder.set_client_to_redis_password(password.expose_secret());
                 }
                 let client = builder.build()?.async_get_client().await?;
-                connect_one(&client, pushes).await
+                connect_one(&client, hear).await
             }
             Topology::Cluster { nodes } => {
                 let nodes = nodes.iter().map(|(host, port)| address(options, host, *port));
                 let mut builder = ClusterClientBuilder::new(nodes)
                     .use_protocol(ProtocolVersion::RESP3)
-                    .push_sender(pushes)
-                    .connection_timeout(CONNECT)
+                    .push_sender(hear)
+                    .connection_timeout(CONNECT_ONE)
                     // each call has its own, much shorter
                     .response_timeout(Duration::from_secs(10))
                     .overall_response_timeout(Some(Duration::from_secs(30)));
@@ -326,9 +393,9 @@ pub(super) async fn connect(
     }
 }
 
-async fn connect_one(client: &Client, pushes: mpsc::UnboundedSender<PushInfo>) -> RedisResult<Wire> {
+async fn connect_one(client: &Client, hear: impl AsyncPushSender) -> RedisResult<Wire> {
     let config = AsyncConnectionConfig::new()
-        .set_push_sender(pushes)
+        .set_push_sender(hear)
         .set_connection_timeout(Some(CONNECT))
         // each call has its own, much shorter
         .set_response_timeout(Some(Duration::from_secs(30)));

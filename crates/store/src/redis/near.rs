@@ -1,7 +1,7 @@
 //! What this process knows of the store: entries that it has seen lately, at most five seconds behind, and the replays that it
 //! has counted and not yet told. Bounded in bytes; nothing here outlives a lost connection for longer than those seconds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,6 +26,44 @@ const TALLIES: usize = 65_536;
 pub(super) struct Near {
     known: Cache<Fingerprint, Arc<Known>, ByBytes>,
     untold: Mutex<HashMap<Fingerprint, Tally>>,
+    removals: Mutex<Removals>,
+}
+
+/// What was taken out lately: an answer of the store that was overtaken by a removal is not kept.
+#[derive(Default)]
+struct Removals {
+    count: u64,
+    /// The number of the latest that was of more than one key.
+    wide: u64,
+    /// The keys of the latest ones, the newest last; a wide one has none.
+    latest: VecDeque<Option<Fingerprint>>,
+}
+
+/// How many removals there had been when the store was asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark(u64);
+
+impl Removals {
+    /// How many are known by their keys.
+    const KNOWN: usize = 1024;
+
+    fn note(&mut self, key: Option<Fingerprint>) {
+        self.count += 1;
+        if key.is_none() {
+            self.wide = self.count;
+        }
+        self.latest.push_back(key);
+        if self.latest.len() > Self::KNOWN {
+            self.latest.pop_front();
+        }
+    }
+
+    fn was_removed(&self, key: &Fingerprint, since: Mark) -> bool {
+        let missed = usize::try_from(self.count - since.0).unwrap_or(usize::MAX);
+        missed > Self::KNOWN
+            || self.wide > since.0
+            || self.latest.iter().rev().take(missed).any(|removed| removed.as_ref() == Some(key))
+    }
 }
 
 struct Known {
@@ -48,11 +86,24 @@ impl Weighter<Fingerprint, Arc<Known>> for ByBytes {
 impl Near {
     pub(super) fn new(bytes: u64) -> Self {
         let items = usize::try_from(bytes / (4 * OVERHEAD)).unwrap_or(usize::MAX).clamp(16, 1 << 20);
-        Self { known: Cache::with_weighter(items, bytes, ByBytes), untold: Mutex::default() }
+        Self {
+            known: Cache::with_weighter(items, bytes, ByBytes),
+            untold: Mutex::default(),
+            removals: Mutex::default(),
+        }
+    }
+
+    /// To be taken before the store is asked.
+    pub(super) fn mark(&self) -> Mark {
+        Mark(self.removals().count)
     }
 
     /// The store has this entry, replayed so often; those replays that are on their way to it may not be among them.
-    pub(super) fn put(&self, entry: &Arc<Entry>, replays: u64) {
+    pub(super) fn put(&self, entry: &Arc<Entry>, replays: u64, mark: Mark) {
+        let removals = self.removals();
+        if removals.was_removed(&entry.fingerprint, mark) {
+            return;
+        }
         let same = |known: &Arc<Known>| {
             known.entry.document.digest == entry.document.digest && known.entry.status == entry.status
         };
@@ -67,6 +118,13 @@ impl Near {
         self.known.insert(entry.fingerprint, Arc::new(known));
     }
 
+    /// The store has this entry now in place of another: its replays begin anew.
+    pub(super) fn put_anew(&self, entry: &Arc<Entry>, mark: Mark) {
+        self.known.remove(&entry.fingerprint);
+        self.untold().remove(&entry.fingerprint);
+        self.put(entry, 0, mark);
+    }
+
     /// The entry, if it may be replayed without asking.
     pub(super) fn get(&self, key: &Fingerprint, now: Millis) -> Option<Arc<Entry>> {
         let known = self.known.get(key)?;
@@ -77,11 +135,13 @@ impl Near {
     }
 
     pub(super) fn remove(&self, key: &Fingerprint) {
+        self.removals().note(Some(*key));
         self.known.remove(key);
         self.untold().remove(key);
     }
 
     pub(super) fn forget(&self, which: &Selector) {
+        self.removals().note(None);
         let selects = |key: &Fingerprint, e: &Entry| {
             which.matches(key, &e.document.digest, &e.upstream, e.status.get(), e.first_refused_at)
         };
@@ -95,6 +155,7 @@ impl Near {
     }
 
     pub(super) fn suspect(&self, upstream: &UpstreamName, since: Millis) {
+        self.removals().note(None);
         for (_, known) in self.known.iter() {
             if known.entry.upstream == *upstream && known.entry.recorded_at >= since {
                 known.suspect.store(true, Ordering::Relaxed);
@@ -104,6 +165,7 @@ impl Near {
 
     /// Nothing that was known is known any more. Replays that were counted are still told.
     pub(super) fn clear(&self) {
+        self.removals().note(None);
         self.known.clear();
     }
 
@@ -161,6 +223,10 @@ impl Near {
         }
     }
 
+    fn removals(&self) -> MutexGuard<'_, Removals> {
+        self.removals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn untold(&self) -> MutexGuard<'_, HashMap<Fingerprint, Tally>> {
         self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -174,5 +240,36 @@ fn merge(into: &mut Tally, earlier: &Tally) {
         if into.tenants.len() < Tally::MAX_TENANTS && !into.tenants.contains(&tenant) {
             into.tenants.push(tenant);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::samples;
+
+    #[test]
+    fn an_answer_that_was_overtaken_by_a_removal_is_not_kept() {
+        let near = Near::new(1 << 20);
+        let entry = |n| Arc::new(Entry { ttl_ms: 1000, ..samples::entry(n) });
+        let knows = |n| near.get(&samples::fingerprint(n), Millis(1)).is_some();
+        let mark = near.mark();
+        near.remove(&samples::fingerprint(1));
+        near.put(&entry(1), 0, mark);
+        near.put(&entry(2), 0, mark);
+        assert!(!knows(1) && knows(2), "the removal was of the other");
+        near.put(&entry(1), 0, near.mark());
+        assert!(knows(1), "the answer is from after it");
+
+        let mark = near.mark();
+        near.clear();
+        near.put(&entry(3), 0, mark);
+        assert!(!knows(2) && !knows(3));
+        let mark = near.mark();
+        for n in 0..=Removals::KNOWN as u64 {
+            near.remove(&samples::fingerprint(100 + n));
+        }
+        near.put(&entry(3), 0, mark);
+        assert!(!knows(3), "too many to know");
     }
 }

@@ -9,11 +9,11 @@ use nevertwice_domain::clock::Millis;
 use nevertwice_domain::entry::{ENTRY_SCHEMA, Entry, Tally};
 use nevertwice_domain::fingerprint::Fingerprint;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
-use redis::pipe;
+use redis::{FromRedisValue, Value, pipe};
 
 use super::event::Event;
 use super::leases::{self, Token};
-use super::{Shared, link, value};
+use super::{Shared, value};
 use crate::keeping::{is_live, is_servable};
 use crate::{Fence, Shown, StoreError, StoreErrorKind};
 
@@ -75,14 +75,18 @@ impl Shared {
         token: Option<&Token>,
     ) -> Result<(Option<Arc<Entry>>, Fence, LeaseAnswer), StoreError> {
         self.check_open()?;
+        let mark = self.near.mark();
         let keys = &self.keys;
         let mut call = self.scripts.look.key(keys.entry(key));
         call.key(keys.lease(key))
             .key(keys.epoch())
+            .key(keys.floor())
+            .key(keys.index())
             .arg(self.now().0)
             .arg(ENTRY_SCHEMA)
             .arg(token.map_or("", String::as_str))
-            .arg(millis(leases::LIFE));
+            .arg(millis(leases::LIFE))
+            .arg(key.as_bytes());
         let answer: Vec<Vec<u8>> = self.link.call(&call, self.options.read).await?;
         let epoch = answer.get(1).and_then(|epoch| number(epoch)).ok_or_else(|| corrupt("no epoch"))?;
         self.seen.fetch_max(epoch, Ordering::Relaxed);
@@ -94,14 +98,14 @@ impl Shared {
             (b"elsewhere", _) => none(LeaseAnswer::Elsewhere),
             (b"trouble", [error, ..]) => {
                 // the entry is not there, that much is known; the rest is for the log
-                let _ = link::reported(&self.link, &String::from_utf8_lossy(error));
+                let _ = self.link.reported(&String::from_utf8_lossy(error));
                 none(LeaseAnswer::None)
             }
             (b"entry", [head, body, replays, ..]) => {
                 match value::decode_entry(head, Some(Bytes::copy_from_slice(body))) {
                     Ok(entry) if entry.fingerprint == *key && is_servable(&entry, self.now()) => {
                         let entry = Arc::new(entry);
-                        self.near.put(&entry, number(replays).unwrap_or(0));
+                        self.near.put(&entry, number(replays).unwrap_or(0), mark);
                         Ok((Some(entry), fence, LeaseAnswer::None))
                     }
                     Ok(_) => none(LeaseAnswer::None),
@@ -120,7 +124,6 @@ impl Shared {
         key: &Fingerprint,
         upstream: &UpstreamName,
     ) -> Result<bool, StoreError> {
-        self.late().retain(|(candidate, ..)| candidate.entry.fingerprint != *key);
         let keys = &self.keys;
         let token = self.leases.let_go(key);
         let mut call = self.scripts.accept.key(keys.entry(key));
@@ -167,24 +170,20 @@ impl Shared {
         Ok(self.was_live(&expires).into())
     }
 
-    /// Adds the replays that this process counted to the tallies in the store.
-    pub(super) async fn tell_replays(&self) -> Result<(), StoreError> {
+    /// Adds the replays that this process counted to the tallies in the store. When an answer is lost they are told again: a
+    /// tally may be too high by what was on its way then, and is never too low.
+    pub(super) async fn tell_replays(self: &Arc<Self>) -> Result<(), StoreError> {
+        let shared = Arc::clone(self);
+        // in a task of its own: whoever is cancelled while it waits takes no counts with it
+        let telling = self.tasks.spawn(async move { shared.tell_untold().await });
+        telling.await.unwrap_or_else(|_| Err(StoreErrorKind::Io.error("the counts were not told")))
+    }
+
+    async fn tell_untold(&self) -> Result<(), StoreError> {
         let mut untold = self.near.take_untold();
         while !untold.is_empty() {
             let rest = untold.split_off(untold.len().min(PAGE));
-            let mut call = self.scripts.count.prepare_invoke();
-            call.arg(Tally::MAX_TENANTS);
-            for (key, tally) in &untold {
-                let time = |at: Option<Millis>| at.map_or(0, |at| at.0);
-                let tenants: String = tally.tenants.iter().map(|t| format!("{t} ")).collect();
-                call.key(self.keys.entry(key))
-                    .arg(tally.replays)
-                    .arg(time(tally.first_replayed_at))
-                    .arg(time(tally.last_replayed_at))
-                    .arg(tenants);
-            }
-            let told: Result<Vec<u64>, StoreError> = self.link.call(&call, STEP).await;
-            match told {
+            match self.tell_some(&untold).await {
                 Ok(totals) => {
                     for ((key, _), total) in untold.iter().zip(totals) {
                         self.near.told(key, total);
@@ -201,6 +200,21 @@ impl Shared {
         Ok(())
     }
 
+    async fn tell_some(&self, untold: &[(Fingerprint, Tally)]) -> Result<Vec<u64>, StoreError> {
+        let mut call = self.scripts.count.prepare_invoke();
+        call.arg(Tally::MAX_TENANTS);
+        for (key, tally) in untold {
+            let time = |at: Option<Millis>| at.map_or(0, |at| at.0);
+            let tenants: String = tally.tenants.iter().map(|t| format!("{t} ")).collect();
+            call.key(self.keys.entry(key))
+                .arg(tally.replays)
+                .arg(time(tally.first_replayed_at))
+                .arg(time(tally.last_replayed_at))
+                .arg(tenants);
+        }
+        self.link.call(&call, STEP).await
+    }
+
     pub(super) async fn entries(&self) -> Result<u64, StoreError> {
         let mut count = pipe();
         count.cmd("ZCOUNT").arg(self.keys.expiry()).arg(format!("({}", self.now().0)).arg("+inf");
@@ -208,12 +222,15 @@ impl Shared {
         Ok(counted.first().copied().unwrap_or(0))
     }
 
-    pub(super) async fn show(&self, key: &Fingerprint) -> Result<Option<Shown>, StoreError> {
+    pub(super) async fn show(self: &Arc<Self>, key: &Fingerprint) -> Result<Option<Shown>, StoreError> {
         self.tell_replays().await?;
         let mut read = pipe();
         read.cmd("HMGET").arg(self.keys.entry(key)).arg(&["m", "b", "n", "f", "l", "t", "s"]);
-        let mut rows: Vec<Vec<Option<Vec<u8>>>> = self.link.ask(&read, STEP).await?;
-        let fields = rows.pop().unwrap_or_default();
+        read.ignore_errors();
+        let answers: Vec<Value> = self.link.ask(&read, STEP).await?;
+        let Some(fields) = answers.first().map(|fields| self.fields(fields)).transpose()?.flatten() else {
+            return Ok(None);
+        };
         let [Some(head), Some(body), replays, first, last, tenants, suspect] = &fields[..] else {
             return Ok(None);
         };
@@ -227,7 +244,16 @@ impl Shared {
         }))
     }
 
-    /// Removes entries, each if it is still the one with this number. Says which went.
+    /// What was read of an entry; `None` for a value that is none.
+    pub(super) fn fields(&self, answer: &Value) -> Result<Option<Vec<Option<Vec<u8>>>>, StoreError> {
+        match answer {
+            Value::ServerError(error) if error.code() == "WRONGTYPE" => Ok(None),
+            Value::ServerError(error) => Err(self.link.failed(&error.clone().into())),
+            fields => Vec::from_redis_value(fields.clone()).map(Some).map_err(|_| corrupt("an entry")),
+        }
+    }
+
+    /// Removes entries, each if it is still the one with this number, or still in no index where there is none. Says which went.
     pub(super) async fn drop_entries(
         &self,
         victims: &[(Fingerprint, Option<u64>)],
@@ -252,14 +278,18 @@ impl Shared {
         Ok(gone)
     }
 
-    pub(super) async fn drop_strikes(&self, victims: &[(Vec<u8>, f64)]) -> Result<(), StoreError> {
+    pub(super) async fn drop_strikes(
+        &self,
+        victims: &[(Vec<u8>, f64)],
+        budget: Duration,
+    ) -> Result<(), StoreError> {
         for victims in victims.chunks(PAGE) {
             let mut call = self.scripts.drop_strikes.key(self.keys.strikes());
             for (member, turn) in victims {
                 let Some(key) = key_of(member) else { continue };
                 call.key(self.keys.strike(&key)).arg(&member[..]).arg(*turn as u64);
             }
-            let _: i64 = self.link.call(&call, self.options.write).await?;
+            let _: i64 = self.link.call(&call, budget).await?;
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ impl Shared {
         let selects = |key: &Fingerprint, e: &Entry| {
             which.matches(key, &e.document.digest, &e.upstream, e.status.get(), e.first_refused_at)
         };
-        self.late().retain(|(candidate, ..)| !selects(&candidate.entry.fingerprint, &candidate.entry));
+        self.late().forget(which);
         if let Some(key) = which.fingerprint.filter(|key| *which == Selector::key(*key)) {
             return self.forget_key(&key).await;
         }
@@ -80,8 +80,9 @@ impl Shared {
             }
         }
         self.forget_strikes(which).await?;
-        // a record that was under way may have put one at hand again
+        // one that was still to be removed may have been looked up meanwhile, here or elsewhere
         self.happened(&event);
+        self.publish(&event).await?;
         Ok(forgotten)
     }
 
@@ -95,18 +96,20 @@ impl Shared {
             for (member, _) in &members {
                 reads.get(key_of(member).map(|key| self.keys.strike(&key)).unwrap_or_default());
             }
-            let rows: Vec<Option<Vec<u8>>> = self.link.ask(&reads, STEP).await?;
+            reads.ignore_errors();
+            let rows: Vec<Value> = self.link.ask(&reads, STEP).await?;
             let victims: Vec<_> = members
                 .iter()
                 .zip(rows)
                 .filter(|((member, _), row)| {
-                    let row = row.as_deref().and_then(|row| StoredStrike::decode(row).ok());
+                    let row = Vec::<u8>::from_redis_value(row.clone()).ok();
+                    let row = row.and_then(|row| StoredStrike::decode(&row).ok());
                     let (Some(key), Some(row)) = (key_of(member), row) else { return true };
                     which.matches(&key, &row.document, &row.upstream, row.strike.status, row.first_at)
                 })
                 .map(|(member, _)| member.clone())
                 .collect();
-            self.drop_strikes(&victims).await?;
+            self.drop_strikes(&victims, STEP).await?;
             if members.len() < PAGE {
                 return Ok(());
             }
@@ -115,7 +118,9 @@ impl Shared {
 
     pub(super) async fn suspect(&self, upstream: &UpstreamName, since: Millis) -> Result<u64, StoreError> {
         let event = Event::Suspect(upstream.clone(), since);
+        // before, so that none is served while they are marked; and after, for those that were looked up meanwhile
         self.happened(&event);
+        self.publish(&event).await?;
         let mut marked = 0;
         let mut after = 0;
         loop {
@@ -141,14 +146,19 @@ impl Shared {
                 None => break,
             }
         }
-        let mut publish = pipe();
-        publish.cmd("PUBLISH").arg(self.keys.events()).arg(event.encode());
-        let _: Vec<Value> = self.link.ask(&publish, STEP).await?;
         self.happened(&event);
+        self.publish(&event).await?;
         Ok(marked)
     }
 
-    pub(super) async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
+    async fn publish(&self, event: &Event) -> Result<(), StoreError> {
+        let mut publish = pipe();
+        publish.cmd("PUBLISH").arg(self.keys.events()).arg(event.encode());
+        let _: Vec<Value> = self.link.ask(&publish, STEP).await?;
+        Ok(())
+    }
+
+    pub(super) async fn list(self: &Arc<Self>, query: &ListQuery) -> Result<Page, StoreError> {
         self.tell_replays().await?;
         let place = |row: &Row| match query.order {
             ListOrder::Replays => (row.tally.replays, row.number),
@@ -219,12 +229,16 @@ impl Shared {
             reads.cmd("HMGET").arg(&entry).arg(&["m", "n", "f", "l", "t", "s"]);
             reads.cmd("HSTRLEN").arg(&entry).arg("b");
         }
+        // a stranger's value among them is no reason to show nothing
+        reads.ignore_errors();
         let answers: Vec<Value> = self.link.ask(&reads, STEP).await?;
         let (mut rows, mut damaged, mut orphans) = (Vec::new(), Vec::new(), Vec::new());
         for ((key, number), answer) in members.into_iter().zip(answers.chunks(2)) {
             let [fields, length] = answer else { return Err(corrupt("a page")) };
-            let fields: Vec<Option<Vec<u8>>> =
-                Vec::from_redis_value(fields.clone()).map_err(|_| corrupt("an entry"))?;
+            let Some(fields) = self.fields(fields)? else {
+                damaged.push((key, number));
+                continue;
+            };
             let of = |at: usize| fields.get(at).and_then(Option::as_deref).unwrap_or_default();
             let Some(Some(head)) = fields.first() else {
                 orphans.push((key, Some(number)));

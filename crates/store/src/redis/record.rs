@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nevertwice_domain::clock::Millis;
@@ -49,26 +50,30 @@ impl Shared {
     /// Decides on what is there, and writes if that has not changed.
     pub(super) async fn record(&self, candidate: &Candidate, fence: Fence) -> Result<Recorded, StoreError> {
         let key = &candidate.entry.fingerprint;
+        // all steps together have the time that a record may take
+        let until = Instant::now() + self.options.write;
         for _ in 0..DECISIONS {
             let now = self.now();
-            let before = self.before(key, fence).await?;
+            let mark = self.near.mark();
+            let before = self.before(key, fence, until).await?;
             let (decision, recorded) = match decide(&before, candidate, fence, now) {
                 Ok(decided) => decided,
                 Err(recorded) => {
                     if let Recorded::AlreadyThere(entry) = &recorded {
                         let replays = before.present.as_ref().map_or(0, |(_, tally)| tally.replays);
-                        self.near.put(entry, replays);
+                        self.near.put(entry, replays, mark);
                     }
                     return Ok(recorded);
                 }
             };
             let carried = before.present.as_ref().filter(|_| decision.carried).map_or(0, |(_, t)| t.replays);
-            if self.commit(key, &before, &decision, candidate.max_entries.max(1), now).await? {
+            if self.commit(key, &before, &decision, candidate.max_entries.max(1), now, until).await? {
                 if let Recorded::Stored(entry) = &recorded {
-                    if !decision.carried {
-                        self.near.remove(key);
+                    if decision.carried {
+                        self.near.put(entry, carried, mark);
+                    } else {
+                        self.near.put_anew(entry, mark);
                     }
-                    self.near.put(entry, carried);
                     // told to the others by the script
                     self.leases.tell(&Event::Recorded(*key));
                 }
@@ -78,7 +83,7 @@ impl Shared {
         Err(StoreErrorKind::Busy.error("others kept changing the entry under this fingerprint"))
     }
 
-    async fn before(&self, key: &Fingerprint, fence: Fence) -> Result<Before, StoreError> {
+    async fn before(&self, key: &Fingerprint, fence: Fence, until: Instant) -> Result<Before, StoreError> {
         let keys = &self.keys;
         let mut call = self.scripts.prepare.key(keys.entry(key));
         call.key(keys.strike(key))
@@ -86,9 +91,10 @@ impl Shared {
             .key(keys.floor())
             .key(keys.wide())
             .key(keys.keyed())
+            .key(keys.index())
             .arg(fence.0)
             .arg(key.as_bytes());
-        let mut answer: Vec<Value> = self.link.call(&call, self.options.write).await?;
+        let mut answer: Vec<Value> = self.link.call(&call, left(until)).await?;
         let wide = answer.pop().ok_or_else(|| corrupt("nothing"))?;
         let wide: Vec<Vec<u8>> = Vec::from_redis_value(wide).map_err(|_| corrupt("forgets"))?;
         let fields: Vec<Vec<u8>> = answer
@@ -96,13 +102,19 @@ impl Shared {
             .map(Vec::from_redis_value)
             .collect::<Result<_, _>>()
             .map_err(|_| corrupt("fields"))?;
-        let [n, s, head, body, replays, first, last, tenants, strike, epoch, floor, keyed] = &fields[..]
+        let [n, s, head, body, replays, first, last, tenants, expires, schema, strike, epoch, floor, keyed] =
+            &fields[..]
         else {
             return Err(corrupt("fields"));
         };
         // what cannot be read is not there, and is replaced
         let present = value::decode_entry(head, Some(Bytes::copy_from_slice(body))).ok();
-        let present = present.filter(|entry| entry.fingerprint == *key);
+        // nor is what a look-up would not find
+        let present = present.filter(|entry| {
+            entry.fingerprint == *key
+                && text(expires).is_some_and(|x| x == entry.expires_at().0.to_string())
+                && number(schema) == Some(entry.schema.into())
+        });
         Ok(Before {
             present: present.map(|entry| (entry, tally(replays, first, last, tenants))),
             suspect: !s.is_empty(),
@@ -126,6 +138,7 @@ impl Shared {
         decision: &Decision,
         most: u64,
         now: Millis,
+        until: Instant,
     ) -> Result<bool, StoreError> {
         let keys = &self.keys;
         let token = self.leases.held_token(key);
@@ -162,7 +175,7 @@ impl Shared {
             None => call.arg(0).arg("").arg("").arg(0).arg(0).arg(0).arg(0),
         };
         call.arg(most).arg(VICTIMS);
-        let answer: Vec<Value> = self.link.call(&call, self.options.write).await?;
+        let answer: Vec<Value> = self.link.call(&call, left(until)).await?;
         let mut answer = answer.into_iter();
         let word: String = answer.next().and_then(|v| String::from_redis_value(v).ok()).unwrap_or_default();
         if word != "done" {
@@ -175,11 +188,12 @@ impl Shared {
         let [excess, expired, oldest, strikes] =
             <[Value; 4]>::try_from(lists).map_err(|_| corrupt("a record"))?;
         let excess = i64::from_redis_value(excess).unwrap_or(0);
-        let expired: Vec<Vec<u8>> = Vec::from_redis_value(expired).unwrap_or_default();
+        let expired: Vec<(Vec<u8>, String)> = Vec::from_redis_value(expired).unwrap_or_default();
         let oldest: Vec<(Vec<u8>, f64)> = Vec::from_redis_value(oldest).unwrap_or_default();
         let strikes: Vec<(Vec<u8>, f64)> = Vec::from_redis_value(strikes).unwrap_or_default();
-        self.evict(usize::try_from(excess).unwrap_or(0), &expired, &oldest).await?;
-        self.drop_strikes(&strikes).await?;
+        // it is recorded, whatever becomes of this: what stays now goes with the next record
+        let _ = self.evict(usize::try_from(excess).unwrap_or(0), &expired, &oldest, until).await;
+        let _ = self.drop_strikes(&strikes, left(until)).await;
         if excess.cast_unsigned() >= VICTIMS && excess > 0 {
             // the bound was lowered by a lot: the rest goes with the next records
             tracing::info!("the refusal store holds more entries than `max_entries`, the oldest go in steps");
@@ -191,26 +205,32 @@ impl Shared {
     async fn evict(
         &self,
         excess: usize,
-        expired: &[Vec<u8>],
+        expired: &[(Vec<u8>, String)],
         oldest: &[(Vec<u8>, f64)],
+        until: Instant,
     ) -> Result<(), StoreError> {
         if excess == 0 {
             return Ok(());
         }
-        let first = expired.iter().take(excess).map(|member| (member, None));
-        let then = oldest.iter().filter(|(member, _)| !expired.contains(member));
+        let first = expired.iter().take(excess);
+        let first: Vec<_> = first.map(|(member, number)| (member, number.parse().ok())).collect();
+        let is_over = |member| first.iter().any(|(over, _)| *over == member);
+        let then = oldest.iter().filter(|(member, _)| !is_over(member));
         let then = then.map(|(member, number)| (member, Some(*number as u64)));
-        let victims: Vec<_> = first
-            .chain(then)
-            .take(excess)
-            .filter_map(|(member, number)| Some((key_of(member)?, number)))
-            .collect();
-        let gone = self.drop_entries(&victims, self.options.write).await?;
-        let evicted =
-            victims.iter().zip(gone).filter(|((_, number), gone)| *gone && number.is_some()).count();
+        let victims: Vec<_> = first.iter().copied().chain(then).take(excess).collect();
+        let keyed: Vec<_> =
+            victims.iter().filter_map(|(member, number)| Some((key_of(member)?, *number))).collect();
+        let gone = self.drop_entries(&keyed, left(until)).await?;
+        // those that had expired were over anyway
+        let evicted = gone.iter().skip(first.len()).filter(|gone| **gone).count();
         self.evictions.fetch_add(evicted as u64, Ordering::Relaxed);
         Ok(())
     }
+}
+
+/// The time that is left.
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
 }
 
 /// The rules of every store, on what was read. `Err` = nothing is to be written.

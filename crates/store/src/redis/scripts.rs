@@ -11,7 +11,10 @@ macro_rules! scripts {
 
         impl Scripts {
             pub(super) fn new() -> Self {
-                Self { $($name: Script::new(include_str!(concat!("scripts/", stringify!($name), ".lua"))),)* }
+                Self { $($name: Script::new(concat!(
+                    include_str!("scripts/epoch.lua"),
+                    include_str!(concat!("scripts/", stringify!($name), ".lua"))
+                )),)* }
             }
 
             /// Each of them, to be loaded when a connection is made.

@@ -3,167 +3,229 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nevertwice_domain::tenant::UpstreamName;
-use redis::{PushInfo, PushKind, Value, pipe};
-use tokio::sync::mpsc;
+use redis::{PushInfo, PushKind, RedisError, RedisResult, Value, cmd};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::event::Event;
-use super::link::{self, Wire};
-use super::{Shared, leases};
+use super::link::{self, Connection, Failed, Then, Wire};
+use super::{Shared, late, leases};
 use crate::{StoreError, StoreErrorKind};
 
 /// How often replays are told and the connection is looked after.
 const TICK: Duration = Duration::from_millis(500);
 /// How long a probe of a connection that seems dead may take.
 const PROBE: Duration = Duration::from_secs(1);
-/// Probes in a row that fail before the connection is made anew.
+/// Probes in a row without an answer before the connection is made anew.
 const PROBES: u32 = 3;
+/// How long a new connection may take until it can be used.
+const BEGINNING: Duration = Duration::from_secs(2);
 /// The pauses between attempts to connect: the first, and the longest.
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
-/// How old a verdict may be that is written late.
-const LATE_MS: u64 = 60 * 60 * 1000;
 /// The layout of the keys that this version reads and writes.
 const LAYOUT: &str = "1";
 
-/// Runs until the store is closed.
-pub(super) async fn tend(shared: Arc<Shared>) {
+/// Runs until the store is closed. Says when the first attempt to connect has ended, well or not.
+pub(super) async fn tend(shared: Arc<Shared>, first: oneshot::Sender<()>) {
+    let mut first = Some(first);
     let mut pause = PAUSE;
-    let mut told = false;
-    while !shared.closed.load(Ordering::Acquire) {
-        let (pushes, mut pushed) = mpsc::unbounded_channel();
-        match begin(&shared, pushes).await {
-            Ok(wire) => {
-                (pause, told) = (PAUSE, false);
+    for attempt in 0.. {
+        let begun = tokio::select! {
+            begun = begin(&shared, attempt) => begun,
+            () = shared.closing.cancelled() => return,
+        };
+        let began = Instant::now();
+        match begun {
+            Ok(connection) => {
                 // what was known may have been forgotten unheard
                 shared.near.clear();
-                shared.link.set(Some(wire.clone()));
-                tracing::info!(topology = ?shared.options.topology, prefix = shared.options.prefix, "connected to the refusal store");
-                shared.attempted.notify_waiters();
-                write_late(&shared).await;
-                watch(&shared, wire, &mut pushed).await;
+                shared.link.set(Some(connection.clone()));
+                if shared.link.first_in_a_while("connected") {
+                    tracing::info!(topology = ?shared.options.topology, prefix = shared.options.prefix, "connected to the refusal store");
+                }
+                first.take();
+                watch(&shared, &connection).await;
                 shared.link.set(None);
-                // those who wait look for themselves
+                // nothing is heard any more; those who wait look for themselves
+                shared.near.clear();
                 shared.leases.tell_all();
             }
-            Err(error) => {
-                if !std::mem::replace(&mut told, true) {
+            Err((trouble, error)) => {
+                if shared.link.first_in_a_while(trouble) {
                     tracing::warn!(%error, topology = ?shared.options.topology, "no connection to the refusal store, requests go on without it until there is one");
+                    shared.link.is_news_again("connected");
                 }
-                shared.attempted.notify_waiters();
+                first.take();
             }
+        }
+        // one that is lost as soon as it is made is not made all the time
+        if began.elapsed() > LONGEST_PAUSE {
+            pause = PAUSE;
         }
         // replicas that lost the same server do not all come back in the same instant
         let jitter = pause
             .mul_f64(0.5 + f64::from(u16::try_from(shared.leases.jitter() & 0xfff).unwrap_or(0)) / 8192.0);
         tokio::select! {
             () = tokio::time::sleep(jitter) => {}
-            () = shared.closing.notified() => return,
+            () = shared.closing.cancelled() => return,
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
 /// A connection that is ready to be used.
-async fn begin(shared: &Shared, pushes: mpsc::UnboundedSender<PushInfo>) -> Result<Wire, StoreError> {
-    let of = |error: redis::RedisError| shared.link.failed(&error);
-    let mut wire = link::connect(&shared.options, pushes).await.map_err(of)?;
-    let keys = &shared.keys;
-    let mut commands = pipe();
-    commands.cmd("SET").arg(keys.schema()).arg(LAYOUT).arg("NX").ignore();
-    commands.get(keys.schema()).smembers(keys.accepted()).hgetall(keys.tripped());
-    let starting = async {
-        wire.subscribe(&keys.events()).await?;
-        for script in shared.scripts.all() {
-            script.load_async(&mut wire).await?;
-        }
-        let found: (String, Vec<String>, BTreeMap<String, i64>) = commands.query_async(&mut wire).await?;
-        Ok(found)
+async fn begin(shared: &Arc<Shared>, attempt: usize) -> Result<Connection, (&'static str, StoreError)> {
+    let of = |error: RedisError| {
+        let failed = Failed::of(&error);
+        (failed.trouble, failed.error(&error))
     };
-    let (layout, accepted, tripped) = match tokio::time::timeout(PROBE, starting).await {
-        Ok(started) => started.map_err(of)?,
+    let broken = Arc::new(Notify::new());
+    let hear = {
+        let (shared, broken) = (Arc::downgrade(shared), Arc::clone(&broken));
+        move |push: PushInfo| {
+            if let Some(shared) = shared.upgrade() {
+                hear(&shared, &broken, &push);
+            }
+            Ok::<(), std::convert::Infallible>(())
+        }
+    };
+    let mut wire = link::connect(&shared.options, attempt, hear).await.map_err(of)?;
+    let (layout, accepted, tripped) = match tokio::time::timeout(BEGINNING, prepare(shared, &mut wire)).await
+    {
+        Ok(prepared) => prepared.map_err(of)?,
         Err(_) => {
-            return Err(StoreErrorKind::Io.error("the refusal store took the connection and does not answer"));
+            let error = "the refusal store took the connection and does not answer";
+            return Err(("silence", StoreErrorKind::Io.error(error)));
         }
     };
     if layout != LAYOUT {
-        return Err(StoreErrorKind::Newer.error(format!(
-            "the keys under the prefix `{}` have layout {layout}, this version knows {LAYOUT}: give each its own prefix",
-            shared.options.prefix
-        )));
+        return Err((
+            "layout",
+            StoreErrorKind::Newer.error(format!(
+                "the keys under the prefix `{}` have layout {layout}, this version knows {LAYOUT}: give each its own prefix",
+                shared.options.prefix
+            )),
+        ));
     }
     shared.heard_at_start(&tripped);
     shared.accepted().extend(accepted.iter().filter_map(|name| UpstreamName::new(name).ok()));
-    Ok(wire)
+    Ok(Connection { wire, broken })
 }
 
-/// Until the connection is lost or the store is closed.
-async fn watch(shared: &Arc<Shared>, mut wire: Wire, pushed: &mut mpsc::UnboundedReceiver<PushInfo>) {
-    let mut tick = tokio::time::interval(TICK);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut failed_probes = 0;
-    loop {
-        tokio::select! {
-            push = pushed.recv() => match push {
-                None => return,
-                Some(push) if push.kind == PushKind::Disconnection => match wire {
-                    Wire::One(_) => return,
-                    // one node of many: the library looks for another; what it would have said is not known any more
-                    Wire::Many(_) => {
-                        shared.near.clear();
-                        shared.leases.tell_all();
-                    }
-                },
-                Some(push) => hear(shared, &push),
-            },
-            _ = tick.tick() => {
-                let budget = if shared.link.is_up() { PROBE } else { shared.options.read };
-                let ping = redis::cmd("PING");
-                match tokio::time::timeout(budget, ping.query_async::<Value>(&mut wire)).await {
-                    Ok(Ok(_)) => {
-                        failed_probes = 0;
-                        let was_up = shared.link.is_up();
-                        shared.link.recovered();
-                        if !was_up {
-                            write_late(shared).await;
-                        }
-                    }
-                    Ok(Err(_)) => return,
-                    Err(_) => failed_probes += 1,
-                }
-                // a connection that leads nowhere is not worth keeping; a slow server gets its time
-                if failed_probes >= PROBES * u32::try_from(PROBE.as_millis() / budget.as_millis().max(1)).unwrap_or(1).clamp(1, 10) {
-                    return;
-                }
-                if shared.link.is_up() {
-                    let leases = Arc::clone(shared);
-                    shared.tasks.spawn(async move {
-                        prolong(&leases).await;
-                        leases.tell_judgements().await;
-                        // what could not be told is told later
-                        let _ = leases.tell_replays().await;
-                    });
-                }
-            }
-            () = shared.link.broken.notified() => return,
-            () = shared.closing.notified() => {
-                // for the loop around this one
-                shared.closing.notify_one();
-                return;
+/// Subscribes, loads the scripts, and reads the layout, which upstreams accepted something, and whose guard is on.
+async fn prepare(
+    shared: &Shared,
+    wire: &mut Wire,
+) -> RedisResult<(String, Vec<String>, BTreeMap<String, i64>)> {
+    let keys = &shared.keys;
+    wire.subscribe(&keys.events()).await?;
+    let mut loads = JoinSet::new();
+    for script in shared.scripts.all() {
+        let (script, mut wire) = (script.clone(), wire.clone());
+        loads.spawn(async move { script.load_async(&mut wire).await.map(drop) });
+    }
+    // a script that a server does not have is loaded when it is called: some node of a cluster may be away now
+    while loads.join_next().await.is_some() {}
+    // a write, so that a replica shows itself
+    let marked = cmd("SET").arg(keys.schema()).arg(LAYOUT).arg("NX").query_async::<Value>(wire).await;
+    if let Err(error) = marked {
+        let failed = Failed::of(&error);
+        // a server that is full still answers for what it knows
+        if failed.kind != StoreErrorKind::Full {
+            return Err(error);
+        }
+    }
+    let layout: Option<String> = cmd("GET").arg(keys.schema()).query_async(wire).await?;
+    let accepted = cmd("SMEMBERS").arg(keys.accepted()).query_async(wire).await?;
+    let tripped = cmd("HGETALL").arg(keys.tripped()).query_async(wire).await?;
+    Ok((layout.unwrap_or_else(|| LAYOUT.to_owned()), accepted, tripped))
+}
+
+/// What the server says unasked. Runs in the connection's own task, in the order of what it reads, and keeps no queue.
+fn hear(shared: &Shared, broken: &Notify, push: &PushInfo) {
+    match push.kind {
+        PushKind::Message => {
+            // the channel, and the payload
+            if let [_, Value::BulkString(payload)] = &push.data[..]
+                && let Some(event) = Event::decode(payload)
+            {
+                shared.happened(&event);
             }
         }
+        // what was said until now, or from now on, was not heard
+        PushKind::Disconnection | PushKind::Subscribe => {
+            shared.near.clear();
+            shared.leases.tell_all();
+            // one node of a cluster: the library connects and subscribes anew
+            if push.kind == PushKind::Disconnection && !shared.options.topology.is_cluster() {
+                broken.notify_one();
+            }
+        }
+        _ => {}
     }
 }
 
-/// A message of the fleet: kind `message`, the channel, and the payload.
-fn hear(shared: &Shared, push: &PushInfo) {
-    if let [_, Value::BulkString(payload)] = &push.data[..]
-        && let Some(event) = Event::decode(payload)
-    {
-        shared.happened(&event);
+/// Until the connection is lost or the store is closed.
+async fn watch(shared: &Arc<Shared>, connection: &Connection) {
+    tokio::select! {
+        () = connection.broken.notified() => {}
+        () = shared.closing.cancelled() => {}
+        () = look_after(shared, &connection.wire) => {}
+    }
+}
+
+/// Until the connection turns out to be of no use.
+async fn look_after(shared: &Arc<Shared>, wire: &Wire) {
+    let mut wire = wire.clone();
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    // a key in the slot of all others: that node has to answer, no other
+    let probe = cmd("GET").arg(shared.keys.schema()).take();
+    let mut unanswered = 0;
+    let (mut errands, mut late): (Option<JoinHandle<()>>, Option<JoinHandle<()>>) = (None, None);
+    loop {
+        tick.tick().await;
+        let asked = Instant::now();
+        match tokio::time::timeout(PROBE, probe.query_async::<Value>(&mut wire)).await {
+            Ok(Ok(_)) => {
+                unanswered = 0;
+                // one that answers too late for a request is not asked by requests
+                if asked.elapsed() <= shared.options.read {
+                    shared.link.recovered();
+                }
+            }
+            Ok(Err(error)) => {
+                shared.link.failed(&error);
+                if Failed::of(&error).then == Then::Reconnect {
+                    return;
+                }
+            }
+            Err(_) => {
+                unanswered += 1;
+                if unanswered == PROBES {
+                    return;
+                }
+            }
+        }
+        if shared.link.is_up() {
+            if errands.as_ref().is_none_or(JoinHandle::is_finished) {
+                let shared = Arc::clone(shared);
+                errands = Some(shared.clone().tasks.spawn(async move {
+                    prolong(&shared).await;
+                    shared.tell_judgements().await;
+                    // what could not be told is told later
+                    let _ = shared.tell_replays().await;
+                }));
+            }
+            if late.as_ref().is_none_or(JoinHandle::is_finished) {
+                let shared = Arc::clone(shared);
+                late = Some(shared.clone().tasks.spawn(async move { late::tell(&shared).await }));
+            }
+        }
     }
 }
 
@@ -177,25 +239,5 @@ async fn prolong(shared: &Shared) {
         }
         // the next one is soon
         let _: Result<i64, _> = shared.link.call(&call, shared.options.write).await;
-    }
-}
-
-/// Writes the verdicts that were learned while the store was away, unless they were forgotten since.
-async fn write_late(shared: &Shared) {
-    loop {
-        let Some((candidate, fence, learned)) = shared.late().pop_front() else { return };
-        if shared.clock.now().since_ms(learned) > LATE_MS {
-            continue;
-        }
-        match shared.record(&candidate, fence).await {
-            Ok(_) => {}
-            Err(error) if matches!(error.kind, StoreErrorKind::Io | StoreErrorKind::Busy) => {
-                shared.late().push_front((candidate, fence, learned));
-                return;
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a verdict learned while the refusal store was away is lost")
-            }
-        }
     }
 }

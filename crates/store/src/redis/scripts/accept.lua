@@ -10,7 +10,7 @@ if redis.call('DEL', KEYS[1], KEYS[2]) > 0 then
   redis.call('PUBLISH', ARGV[4], ARGV[6])
 end
 if redis.call('SADD', KEYS[7], ARGV[3]) == 1 then redis.call('PUBLISH', ARGV[4], ARGV[5]) end
-if ARGV[2] ~= '' and redis.call('GET', KEYS[3]) == ARGV[2] then
+if is_held(KEYS[3], ARGV[2]) then
   redis.call('DEL', KEYS[3])
   redis.call('PUBLISH', ARGV[4], ARGV[7])
 end

@@ -28,14 +28,17 @@ if ARGV[13] == '1' then
   redis.call('PEXPIRE', KEYS[1], ARGV[19])
   redis.call('ZADD', KEYS[5], seq, ARGV[5])
   redis.call('ZADD', KEYS[6], ARGV[16], ARGV[5])
-  if ARGV[6] ~= '' and redis.call('GET', KEYS[4]) == ARGV[6] then redis.call('DEL', KEYS[4]) end
+  if is_held(KEYS[4], ARGV[6]) then redis.call('DEL', KEYS[4]) end
   redis.call('PUBLISH', ARGV[7], ARGV[8])
 end
 local most = tonumber(ARGV[21])
 local excess = math.min(redis.call('ZCARD', KEYS[5]) - tonumber(ARGV[20]), most)
 local expired, oldest = {}, {}
 if excess > 0 then
-  expired = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', ARGV[9], 'LIMIT', 0, excess)
+  -- with their numbers, so that one that is recorded anew in between stays
+  for i, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', ARGV[9], 'LIMIT', 0, excess)) do
+    expired[i] = {member, redis.call('ZSCORE', KEYS[5], member) or ''}
+  end
   oldest = redis.call('ZRANGE', KEYS[5], 0, excess - 1, 'WITHSCORES')
 end
 local strikes = {}

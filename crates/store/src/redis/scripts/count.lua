@@ -1,14 +1,18 @@
--- Adds replays to the tallies of entries that are still there, and returns how many each has now.
+-- Adds replays to the tallies of entries that are still there, and returns how many each has now. What is no number is begun anew,
+-- and a value that is no entry is passed over: one of them must not hold up the others.
 -- KEYS: entries. ARGV: the most tenants; for each entry: replays, first and last time, tenants with a blank after each.
 local most = tonumber(ARGV[1])
 local totals = {}
 for i = 1, #KEYS do
   local at = (i - 1) * 4 + 1
-  local e = redis.call('HMGET', KEYS[i], 'q', 'f', 'l', 't')
-  if e[1] then
+  local e = redis.pcall('HMGET', KEYS[i], 'q', 'f', 'l', 't', 'n')
+  totals[i] = 0
+  if not e.err and e[1] then
+    local first, last = tonumber(e[2] or ''), tonumber(e[3] or '')
+    if not tonumber(e[5] or '0') then redis.call('HDEL', KEYS[i], 'n') end
     totals[i] = redis.call('HINCRBY', KEYS[i], 'n', ARGV[at + 1])
-    if not e[2] or tonumber(ARGV[at + 2]) < tonumber(e[2]) then redis.call('HSET', KEYS[i], 'f', ARGV[at + 2]) end
-    if not e[3] or tonumber(ARGV[at + 3]) > tonumber(e[3]) then redis.call('HSET', KEYS[i], 'l', ARGV[at + 3]) end
+    if not first or tonumber(ARGV[at + 2]) < first then redis.call('HSET', KEYS[i], 'f', ARGV[at + 2]) end
+    if not last or tonumber(ARGV[at + 3]) > last then redis.call('HSET', KEYS[i], 'l', ARGV[at + 3]) end
     local tenants = e[4] or ''
     local _, known = string.gsub(tenants, ' ', ' ')
     for tenant in string.gmatch(ARGV[at + 4], '%S+') do
@@ -18,8 +22,6 @@ for i = 1, #KEYS do
       end
     end
     redis.call('HSET', KEYS[i], 't', tenants)
-  else
-    totals[i] = 0
   end
 end
 return totals

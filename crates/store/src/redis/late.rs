@@ -1,0 +1,186 @@
+//! What was learned while the store could not be told: verdicts, and acceptances. Kept in the order in which it was learned, a
+//! thousand at most, and told when the store is back.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nevertwice_domain::clock::Millis;
+use nevertwice_domain::entry::{Candidate, Entry, Selector};
+use nevertwice_domain::fingerprint::Fingerprint;
+use nevertwice_domain::tenant::UpstreamName;
+
+use super::{Shared, is_passing};
+use crate::{Fence, Recorded};
+
+/// So many wait, and so many bytes of bodies.
+const MOST: usize = 1000;
+const BYTES: usize = 16 << 20;
+/// How old something may be that is told late.
+const OLD_MS: u64 = 60 * 60 * 1000;
+
+/// What waits.
+#[derive(Debug, Default)]
+pub(super) struct Late(VecDeque<Learned>);
+
+#[derive(Clone, Debug)]
+struct Learned {
+    key: Fingerprint,
+    at: Millis,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    /// A verdict, with the fence of its attempt.
+    Verdict(Box<Candidate>, Fence),
+    /// The upstream accepted the document.
+    Accepted(UpstreamName),
+}
+
+impl Learned {
+    fn bytes(&self) -> usize {
+        match &self.what {
+            What::Verdict(candidate, _) => candidate.entry.body.len(),
+            What::Accepted(_) => 0,
+        }
+    }
+}
+
+impl Late {
+    /// Keeps a verdict, if there is room. Returns whether it did.
+    pub(super) fn verdict(&mut self, candidate: Candidate, fence: Fence, at: Millis) -> bool {
+        let key = candidate.entry.fingerprint;
+        if !candidate.life.needs_strikes() {
+            // a document that is refused again and again takes one place; the latest attempt is the least likely to be fenced
+            self.drop_verdicts(|other, _| other.fingerprint == key);
+        }
+        self.push(Learned { key, at, what: What::Verdict(Box::new(candidate), fence) })
+    }
+
+    /// Keeps an acceptance in place of the verdicts before it, if there is room. Returns whether it did.
+    pub(super) fn accepted(&mut self, key: Fingerprint, upstream: UpstreamName, at: Millis) -> bool {
+        self.0.retain(|learned| learned.key != key);
+        self.push(Learned { key, at, what: What::Accepted(upstream) })
+    }
+
+    /// An acceptance reached the store: nothing from before it counts.
+    pub(super) fn accepted_now(&mut self, key: &Fingerprint) {
+        self.0.retain(|learned| learned.key != *key);
+    }
+
+    pub(super) fn forget(&mut self, which: &Selector) {
+        self.drop_verdicts(|e, at| {
+            which.matches(&e.fingerprint, &e.document.digest, &e.upstream, e.status.get(), at)
+        });
+    }
+
+    fn drop_verdicts(&mut self, goes: impl Fn(&Entry, Millis) -> bool) {
+        self.0.retain(|learned| {
+            !matches!(&learned.what, What::Verdict(candidate, _) if goes(&candidate.entry, learned.at))
+        });
+    }
+
+    fn push(&mut self, learned: Learned) -> bool {
+        let bytes: usize = self.0.iter().map(Learned::bytes).sum();
+        let room = self.0.len() < MOST && bytes + learned.bytes() <= BYTES;
+        if room {
+            self.0.push_back(learned);
+        }
+        room
+    }
+
+    /// The first that is not too old.
+    fn first(&mut self, now: Millis) -> Option<Learned> {
+        while self.0.front().is_some_and(|learned| now.since_ms(learned.at) > OLD_MS) {
+            self.0.pop_front();
+        }
+        self.0.front().cloned()
+    }
+
+    /// It was told. Returns whether it still was to be told.
+    fn told(&mut self, key: &Fingerprint) -> bool {
+        let still = self.0.front().is_some_and(|learned| learned.key == *key);
+        if still {
+            self.0.pop_front();
+        }
+        still
+    }
+}
+
+/// Tells what waits, until something cannot be told. One task does it at a time.
+pub(super) async fn tell(shared: &Arc<Shared>) {
+    while !shared.closed.load(Ordering::Acquire) {
+        // it stays there until it is told: who forgets or accepts meanwhile finds it
+        let Some(learned) = shared.late().first(shared.now()) else { return };
+        let key = learned.key;
+        let told = match learned.what {
+            What::Verdict(candidate, fence) => {
+                shared.record(&candidate, fence).await.map(|recorded| matches!(recorded, Recorded::Stored(_)))
+            }
+            What::Accepted(upstream) => shared.accept(&key, &upstream).await.map(|_| false),
+        };
+        match told {
+            Err(error) if is_passing(&error) => return,
+            Err(error) => {
+                tracing::debug!(%error, fingerprint = %key, "learned while the refusal store was away, and lost");
+                shared.late().told(&key);
+            }
+            Ok(stored) => {
+                if !shared.late().told(&key) && stored {
+                    // accepted or forgotten while it was being written
+                    let _ = shared.forget_key(&key).await;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::samples;
+
+    fn verdict(late: &mut Late, n: u64) -> bool {
+        late.verdict(samples::candidate(n), Fence(1), Millis(0))
+    }
+
+    fn keys(late: &Late) -> Vec<Fingerprint> {
+        late.0.iter().map(|learned| learned.key).collect()
+    }
+
+    #[test]
+    fn what_was_forgotten_or_accepted_since_does_not_wait() {
+        let mut late = Late::default();
+        for n in 0..4 {
+            assert!(verdict(&mut late, n));
+        }
+        late.forget(&Selector::key(samples::fingerprint(1)));
+        late.accepted_now(&samples::fingerprint(2));
+        assert!(late.accepted(samples::fingerprint(3), samples::upstream("ocr"), Millis(0)));
+        assert_eq!(keys(&late), [samples::fingerprint(0), samples::fingerprint(3)]);
+        late.forget(&Selector::default());
+        assert_eq!(keys(&late), [samples::fingerprint(3)], "an acceptance is not forgotten");
+        assert!(late.first(Millis(0)).is_some());
+        assert!(late.told(&samples::fingerprint(3)) && !late.told(&samples::fingerprint(3)));
+    }
+
+    #[test]
+    fn it_is_bounded_and_one_document_takes_one_place() {
+        let mut late = Late::default();
+        for _ in 0..2000 {
+            assert!(verdict(&mut late, 7));
+        }
+        assert_eq!(late.0.len(), 1);
+        let kept = (100..2100).filter(|n| verdict(&mut late, *n)).count();
+        assert_eq!((kept, late.0.len()), (MOST - 1, MOST));
+        assert!(late.first(Millis(i64::try_from(OLD_MS).unwrap_or(0) + 1)).is_none());
+        assert!(late.0.is_empty(), "all are too old");
+
+        let mut large = samples::candidate(1);
+        large.entry.body = vec![0; BYTES / 2 + 1].into();
+        assert!(late.verdict(large.clone(), Fence(1), Millis(0)));
+        large.entry.fingerprint = samples::fingerprint(2);
+        assert!(!late.verdict(large, Fence(1), Millis(0)), "its body is one too many");
+    }
+}

@@ -1,0 +1,219 @@
+//! Servers and networks that fail: calls cost their time and then nothing, answers are never wrong, and it works again soon.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nevertwice_domain::entry::Selector;
+use nevertwice_store::redis::RedisStore;
+use nevertwice_store::suite::samples;
+use nevertwice_store::{Lease, Recorded, RefusalStore, StoreErrorKind};
+use nevertwice_testkit::{Chaos, Fault, Redis};
+use tokio::task::JoinSet;
+
+use super::bench::{store as open, *};
+
+/// How soon it has to work again.
+const RECOVERY: Duration = Duration::from_secs(10);
+/// What a busy machine adds to a budget.
+const BUSY: Duration = Duration::from_millis(400);
+
+async fn works(store: &RedisStore, n: u64) -> bool {
+    recall(store, n).await.is_ok_and(|entry| entry.is_some_and(|e| e.fingerprint == samples::fingerprint(n)))
+}
+
+/// Calls while it fails: none takes longer than its budget, and soon none takes any time.
+async fn costs_nothing_soon(store: &RedisStore) {
+    for call in 0.. {
+        let began = Instant::now();
+        let result = recall(store, 1000).await;
+        let took = began.elapsed();
+        assert!(took < Duration::from_millis(100) + BUSY, "{took:?}");
+        assert!(matches!(result, Ok(None)) || kind_of(result).is_some());
+        if took < Duration::from_millis(20) && call >= 5 {
+            break;
+        }
+        assert!(call < 40, "the breaker does not open");
+    }
+    let began = Instant::now();
+    for n in 0..1000 {
+        let result = store.look(&samples::fingerprint(n)).await;
+        assert!(matches!(kind_of(result), Some(StoreErrorKind::Busy | StoreErrorKind::Io)));
+    }
+    assert!(began.elapsed() < BUSY, "a thousand took {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_a_frozen_server_costs_its_budget_and_then_nothing() {
+    let log = Log::start();
+    let server = Redis::start();
+    let store = start(hasty(server.addr())).await;
+    must_record(&store, 1).await;
+    for frozen in [SECOND, Duration::from_secs(8)] {
+        server.pause();
+        let began = Instant::now();
+        assert!(near(&store, 1), "what is at hand is served");
+        costs_nothing_soon(&store).await;
+        tokio::time::sleep(frozen.saturating_sub(began.elapsed())).await;
+        server.resume();
+        until("it works again", RECOVERY, async || works(&store, 1).await).await;
+        assert!(!knows(&store, 1000).await);
+    }
+    must_record(&store, 2).await;
+    assert!(log.warnings().len() <= 4, "{:?}", log.warnings());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_lost_all_data_bars_what_began_before() {
+    let log = Log::start();
+    let mut server = Redis::start();
+    let store = start(hasty(server.addr())).await;
+    must_record(&store, 1).await;
+    let Ok(before) = store.recall(&samples::fingerprint(2)).await else { panic!("it answers") };
+    server.kill();
+    until("nothing is at hand", SECOND, async || !near(&store, 1)).await;
+    costs_nothing_soon(&store).await;
+    server.restart();
+    until("it works again", RECOVERY, async || recall(&store, 1).await.is_ok_and(|entry| entry.is_none()))
+        .await;
+    let late = store.record(samples::candidate(2), before.fence).await;
+    assert!(matches!(late, Ok(Recorded::Fenced)), "{late:?}");
+    // forgotten before anybody has looked
+    server.ask(&["flushall"]);
+    assert_eq!(store.forget(&Selector::default()).await.ok(), Some(0));
+    let Ok(between) = store.recall(&samples::fingerprint(2)).await else { panic!("it answers") };
+    assert!(between.fence > before.fence);
+    let late = store.record(samples::candidate(2), before.fence).await;
+    assert!(matches!(late, Ok(Recorded::Fenced)), "{late:?}");
+    // neither the scripts nor the data: no error is seen
+    server.ask(&["flushall"]);
+    server.ask(&["script", "flush"]);
+    must_record(&store, 2).await;
+    assert!(knows(&store, 2).await);
+    assert!(log.warnings().len() <= 3, "{:?}", log.warnings());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_kept_its_data_goes_on_as_it_was() {
+    let mut server = Redis::with(&["--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
+    let (a, b) = pair(server.addr()).await;
+    must_record(&a, 1).await;
+    let Ok(fence) = a.recall(&samples::fingerprint(2)).await.map(|recalled| recalled.fence) else {
+        panic!("it answers")
+    };
+    assert_eq!(b.forget(&Selector::key(samples::fingerprint(3))).await.ok(), Some(0));
+    server.kill();
+    server.restart();
+    for store in [&a, &b] {
+        until("it works again", RECOVERY, async || works(store, 1).await).await;
+    }
+    stored(a.record(samples::candidate(2), fence).await);
+    let forgotten = a.record(samples::candidate(3), fence).await;
+    assert!(matches!(forgotten, Ok(Recorded::Fenced)), "{forgotten:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_comes_later_is_joined() {
+    let log = Log::start();
+    let mut server = Redis::start();
+    server.kill();
+    let began = Instant::now();
+    let store = start(hasty(server.addr())).await;
+    assert!(began.elapsed() < SECOND * 3);
+    assert_eq!(kind_of(recall(&store, 1).await), Some(StoreErrorKind::Io));
+    assert!(store.last_fence().is_none() && !near(&store, 1));
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(log.warnings().len(), 1, "{:?}", log.warnings());
+    server.restart();
+    until("it is joined", RECOVERY, async || recall(&store, 1).await.is_ok()).await;
+    must_record(&store, 1).await;
+    assert_eq!((log.warnings().len(), log.lines("connected to").count()), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_networks_fail_in_many_ways() {
+    let log = Log::start();
+    let server = Redis::start();
+    let chaos = Chaos::start(server.addr()).await;
+    let store = start(hasty(chaos.addr())).await;
+    must_record(&store, 1).await;
+    let faults = [
+        Fault::Late(Duration::from_millis(200)),
+        Fault::Silence,
+        Fault::Reset,
+        Fault::Drip(Duration::from_millis(20)),
+    ];
+    for fault in faults {
+        chaos.set(fault);
+        costs_nothing_soon(&store).await;
+        chaos.set(Fault::None);
+        until(&format!("{fault:?} is over"), RECOVERY, async || works(&store, 1).await).await;
+    }
+    // an answer that is cut anywhere is no answer
+    for most in (1..400).step_by(57) {
+        chaos.set(Fault::CutAfter(most));
+        let answer = recall(&store, 1).await;
+        assert!(answer.is_err() || works_if_there(answer), "{most}");
+        chaos.set(Fault::None);
+        until("it works again", RECOVERY, async || works(&store, 1).await).await;
+    }
+    assert!(log.warnings().len() < 10, "{:?}", log.warnings());
+}
+
+fn works_if_there(
+    answer: Result<Option<Arc<nevertwice_domain::entry::Entry>>, nevertwice_store::StoreError>,
+) -> bool {
+    answer.is_ok_and(|entry| entry.is_some_and(|entry| entry.fingerprint == samples::fingerprint(1)))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_calls_that_are_given_up_disturb_no_other() {
+    const CALLS: u64 = 20_000;
+    let log = Log::start();
+    let server = Redis::start();
+    let chaos = Chaos::start(server.addr()).await;
+    let store = Arc::new(open(chaos.addr()).await);
+    for n in 0..50 {
+        must_record(&store, n).await;
+    }
+    chaos.set(Fault::Late(Duration::from_millis(2)));
+    let mut callers = JoinSet::new();
+    for caller in 0..20 {
+        let store = Arc::clone(&store);
+        callers.spawn(async move {
+            let mut chance = fastrand::Rng::with_seed(caller);
+            let mut answered = 0;
+            for _ in 0..CALLS / 20 {
+                let n = chance.u64(0..100);
+                let key = samples::fingerprint(n);
+                let patience = Duration::from_micros(chance.u64(0..40_000));
+                let entry = if chance.bool() {
+                    let call = tokio::time::timeout(patience, store.recall(&key)).await;
+                    call.ok().map(|r| r.unwrap_or_else(|error| panic!("{error}")).entry)
+                } else {
+                    let call = tokio::time::timeout(patience, store.look(&key)).await;
+                    let looked = call.ok().map(|r| r.unwrap_or_else(|error| panic!("{error}")));
+                    looked.map(|looked| {
+                        assert_eq!(looked.entry.is_some(), matches!(looked.lease, Lease::NotNeeded));
+                        looked.entry
+                    })
+                };
+                let Some(entry) = entry else { continue };
+                answered += 1;
+                assert_eq!(entry.is_some(), n < 50, "{n}");
+                assert!(entry.is_none_or(
+                    |entry| entry.fingerprint == key && entry.document == samples::entry(n).document
+                ));
+            }
+            answered
+        });
+    }
+    let answered: u64 = callers.join_all().await.iter().sum();
+    assert!(answered > CALLS / 20, "{answered} of {CALLS} were answered");
+    chaos.set(Fault::None);
+    assert!(works(&store, 1).await, "at once");
+    until("no lease is left behind", SECOND * 3, async || {
+        server.ask(&["keys", &format!("{{{PREFIX}}}:l:*")]).is_empty()
+    })
+    .await;
+    assert!(log.warnings().is_empty(), "{:?}", log.warnings());
+}

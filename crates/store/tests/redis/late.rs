@@ -1,0 +1,66 @@
+//! What was learned while the server could not be told.
+
+use std::time::Duration;
+
+use nevertwice_domain::entry::Selector;
+use nevertwice_store::suite::samples;
+use nevertwice_store::{RefusalStore, StoreErrorKind};
+use nevertwice_testkit::{Chaos, Fault, Redis};
+
+use super::bench::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_verdicts_of_an_outage_are_recorded_after_it_unless_something_came_in_between() {
+    let server = Redis::start();
+    let chaos = Chaos::start(server.addr()).await;
+    let cut_off = start(hasty(chaos.addr())).await;
+    let other = store(server.addr()).await;
+    let ocr = samples::upstream("ocr");
+    must_record(&other, 6).await;
+    assert!(recall(&cut_off, 0).await.is_ok());
+    chaos.set(Fault::Silence);
+
+    // an attempt that began in the outage has the fence of what was heard last
+    let fence = last_fence(&cut_off);
+    for n in 0..6 {
+        let kind = kind_of(cut_off.record(samples::candidate(n), fence).await);
+        assert!(matches!(kind, Some(StoreErrorKind::Io | StoreErrorKind::Busy)), "{kind:?}");
+    }
+    // here
+    assert!(cut_off.forget(&Selector::key(samples::fingerprint(1))).await.is_err());
+    assert!(cut_off.accept(&samples::fingerprint(2), &ocr).await.is_err());
+    // an entry of before the outage was accepted in it
+    assert!(cut_off.accept(&samples::fingerprint(6), &ocr).await.is_err());
+    // elsewhere
+    assert_eq!(other.forget(&Selector::key(samples::fingerprint(3))).await.ok(), Some(0));
+    let document = Selector { document: Some(samples::document(4)), ..Selector::default() };
+    assert_eq!(other.forget(&document).await.ok(), Some(0));
+    must_record(&other, 5).await;
+    chaos.set(Fault::None);
+
+    let within = Duration::from_secs(10);
+    until("the first is recorded", within, async || knows(&other, 0).await).await;
+    until("the entry of before is gone", within, async || !knows(&other, 6).await).await;
+    for n in 1..5 {
+        assert!(!knows(&other, n).await, "{n} was forgotten or accepted");
+    }
+    assert!(knows(&other, 5).await);
+    assert!(other.has_accepted(&ocr));
+    // nothing comes later still
+    must_record(&cut_off, 100).await;
+    assert_eq!(other.entries().await.ok(), Some(3));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn verdicts_of_an_outage_do_not_survive_a_loss_of_all_data() {
+    let mut server = Redis::start();
+    let store = start(hasty(server.addr())).await;
+    assert!(recall(&store, 0).await.is_ok());
+    let fence = last_fence(&store);
+    server.kill();
+    assert!(store.record(samples::candidate(1), fence).await.is_err());
+    server.restart();
+    until("it works again", LONG, async || recall(&store, 0).await.is_ok()).await;
+    must_record(&store, 2).await;
+    assert!(!knows(&store, 1).await, "whether it was forgotten since nobody knows");
+}

@@ -1,0 +1,253 @@
+//! Clusters, Sentinel, TLS.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nevertwice_domain::entry::Selector;
+use nevertwice_store::redis::{RedisOptions, RedisStore, Topology};
+use nevertwice_store::suite::samples;
+use nevertwice_store::{Lease, RefusalStore, suite};
+use nevertwice_testkit::Redis;
+use nevertwice_testkit::tls::Authority;
+
+use super::bench::*;
+
+fn host_port(addr: SocketAddr) -> (String, u16) {
+    (addr.ip().to_string(), addr.port())
+}
+
+/// Nodes of a cluster, the first three of which are primaries.
+struct Cluster(Vec<Redis>);
+
+impl Cluster {
+    async fn start(nodes: usize, replicas: usize) -> Self {
+        let node =
+            |_| Redis::with(&["--save", "", "--cluster-enabled", "yes", "--cluster-node-timeout", "1000"]);
+        let nodes: Vec<Redis> = (0..nodes).map(node).collect();
+        let mut create = Command::new("redis-cli");
+        create.args(["--cluster", "create"]).args(nodes.iter().map(|node| node.addr().to_string()));
+        create.args(["--cluster-yes", "--cluster-replicas", &replicas.to_string()]);
+        let created = create.output().unwrap_or_else(|error| panic!("redis-cli: {error}"));
+        assert!(created.status.success(), "{created:?}");
+        let cluster = Self(nodes);
+        for node in &cluster.0 {
+            until("the cluster is complete", LONG, async || {
+                let info = node.ask(&["cluster", "info"]);
+                info.contains("cluster_state:ok")
+                    && info.contains(&format!("known_nodes:{}", cluster.0.len()))
+            })
+            .await;
+        }
+        cluster
+    }
+
+    fn options(&self, prefix: &str) -> RedisOptions {
+        let nodes = self.0.iter().map(|node| host_port(node.addr())).collect();
+        RedisOptions { topology: Topology::Cluster { nodes }, ..options(self.0[0].addr(), prefix) }
+    }
+
+    /// The node that has the keys with this prefix now.
+    fn owner(&self, prefix: &str) -> usize {
+        let key = format!("{{{prefix}}}:schema");
+        let found = self.0.iter().position(|node| {
+            node.try_ask(&["role"]).is_ok_and(|role| role.starts_with("master"))
+                && node.try_ask(&["get", &key]).is_ok_and(|layout| layout == "1")
+        });
+        found.unwrap_or_else(|| panic!("nobody has {key}"))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_a_cluster_conforms() {
+    let cluster = Cluster::start(3, 0).await;
+    let case = Cell::new(0);
+    suite::conformance(async |clock| {
+        case.set(case.get() + 1);
+        let options = cluster.options(&format!("case-{}", case.get()));
+        Arc::new(RedisStore::start(options, clock).await) as Arc<dyn RefusalStore>
+    })
+    .await;
+}
+
+async fn hears(a: &RedisStore, b: &RedisStore, n: u64) {
+    until("it is recorded", LONG, async || record(a, n).await.is_ok() && near(a, n)).await;
+    until("it is known", LONG, async || recall(b, n).await.is_ok_and(|entry| entry.is_some()) && near(b, n))
+        .await;
+    assert_eq!(a.forget(&Selector::key(samples::fingerprint(n))).await.ok(), Some(1));
+    until("the near copy drops", SECOND, async || !near(b, n)).await;
+    let Lease::Held(lease) = look(a, n).await else { panic!("it is free") };
+    assert!(matches!(look(b, n).await, Lease::Elsewhere(_)));
+    lease.land_without_verdict();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_a_slot_that_moves_takes_the_memory_with_it() {
+    let cluster = Cluster::start(3, 0).await;
+    let (a, b) = (start(cluster.options(PREFIX)).await, start(cluster.options(PREFIX)).await);
+    for n in 0..100 {
+        must_record(&a, n).await;
+    }
+    hears(&a, &b, 1000).await;
+    let (from, id) = (cluster.owner(PREFIX), |node: usize| cluster.0[node].ask(&["cluster", "myid"]));
+    let to = (from + 1) % 3;
+    let slot = cluster.0[0].ask(&["cluster", "keyslot", PREFIX]);
+    cluster.0[to].ask(&["cluster", "setslot", &slot, "importing", &id(from)]);
+    cluster.0[from].ask(&["cluster", "setslot", &slot, "migrating", &id(to)]);
+    let port = cluster.0[to].addr().port().to_string();
+    let mut known = 0;
+    loop {
+        let keys = cluster.0[from].ask(&["cluster", "getkeysinslot", &slot, "10"]);
+        if keys.is_empty() {
+            break;
+        }
+        let mut migrate = vec!["migrate", "127.0.0.1", &port, "", "0", "5000", "keys"];
+        migrate.extend(keys.lines());
+        cluster.0[from].ask(&migrate);
+        // what is on its way is a miss or trouble, and never another's
+        for n in 0..10 {
+            let hasty = tokio::time::timeout(Duration::from_millis(50), recall(&b, n)).await;
+            let entry = hasty.ok().and_then(Result::ok).flatten();
+            known += u32::from(entry.is_some());
+            assert!(entry.is_none_or(|entry| entry.fingerprint == samples::fingerprint(n)));
+        }
+    }
+    for node in [to, from, (from + 2) % 3] {
+        cluster.0[node].ask(&["cluster", "setslot", &slot, "node", &id(to)]);
+    }
+    until("all are known there", LONG, async || {
+        let mut all = true;
+        for n in 0..100 {
+            all &= recall(&b, n).await.is_ok_and(|entry| entry.is_some());
+        }
+        all
+    })
+    .await;
+    assert_eq!(cluster.owner(PREFIX), to, "{known} while it moved");
+    hears(&a, &b, 1001).await;
+    hears(&b, &a, 1002).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_a_cluster_survives_the_loss_of_a_node() {
+    let mut cluster = Cluster::start(6, 1).await;
+    let with = |cluster: &Cluster| RedisOptions { read: SECOND, write: SECOND, ..cluster.options(PREFIX) };
+    let (a, b) = (start(with(&cluster)).await, start(with(&cluster)).await);
+    must_record(&a, 1).await;
+    hears(&a, &b, 1000).await;
+    let owner = cluster.owner(PREFIX);
+    until("its replica has it", LONG, async || {
+        cluster.0[owner].ask(&["info", "replication"]).contains("state=online")
+            && cluster.0[owner].ask(&["wait", "1", "1000"]) == "1"
+    })
+    .await;
+    cluster.0[owner].kill();
+    for store in [&a, &b] {
+        until("another node answers", LONG, async || {
+            recall(store, 1).await.is_ok_and(|entry| entry.is_some())
+        })
+        .await;
+    }
+    hears(&a, &b, 1001).await;
+    // one that starts while a node is away
+    let fresh = start(with(&cluster)).await;
+    until("it is joined", LONG, async || recall(&fresh, 1).await.is_ok_and(|entry| entry.is_some())).await;
+    hears(&fresh, &a, 1002).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_sentinel_is_followed() {
+    let mut primary = Redis::start();
+    let port = primary.addr().port().to_string();
+    let replica =
+        Redis::with(&["--save", "", "--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"]);
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let silent = silent.unwrap_or_else(|error| panic!("{error}"));
+    let sentinel = Redis::sentinel("memory", primary.addr(), 500);
+    let silent = silent.local_addr().map(|addr| (addr, silent)).unwrap_or_else(|error| panic!("{error}"));
+    let topology = Topology::Sentinel {
+        // the first one takes connections and says nothing
+        sentinels: vec![host_port(silent.0), host_port(sentinel.addr())],
+        primary: "memory".into(),
+    };
+    let with = RedisOptions { topology, ..hasty(primary.addr()) };
+    let (a, b) = (start(with.clone()).await, start(with).await);
+    for store in [&a, &b] {
+        until("it is joined", LONG, async || recall(store, 1).await.is_ok()).await;
+    }
+    must_record(&a, 1).await;
+    assert!(knows(&b, 1).await);
+    let in_step = || {
+        let said = primary.ask(&["wait", "1", "1000"]);
+        let known = sentinel.ask(&["sentinel", "replicas", "memory"]);
+        said == "1" && known.contains(&replica.addr().port().to_string())
+    };
+    until("the replica has it", LONG, async || in_step()).await;
+
+    // frozen: the connection does not end
+    primary.pause();
+    let within = Duration::from_secs(15);
+    for store in [&a, &b] {
+        until("the new primary is used", within, async || {
+            recall(store, 1).await.is_ok_and(|entry| entry.is_some()) && record(store, 2).await.is_ok()
+        })
+        .await;
+    }
+    assert!(replica.ask(&["role"]).starts_with("master"));
+    hears(&a, &b, 1000).await;
+
+    // the old one comes back and becomes a replica; the new one dies
+    primary.resume();
+    until("the old one follows", LONG, async || primary.ask(&["role"]).starts_with("slave")).await;
+    until("it is in step", LONG, async || replica.ask(&["wait", "1", "1000"]) == "1").await;
+    let mut replica = replica;
+    replica.kill();
+    for store in [&a, &b] {
+        until("the old primary is used again", LONG, async || record(store, 3).await.is_ok()).await;
+    }
+    hears(&b, &a, 1001).await;
+    primary.kill();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+async fn a_server_with_tls_shows_its_certificate() {
+    let log = Log::start();
+    let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let path = |path: &std::path::Path| path.to_string_lossy().into_owned();
+    let read = |path: &std::path::Path| std::fs::read(path).unwrap_or_else(|error| panic!("{error}"));
+    let (cert, key) = authority.issue(&["localhost", "127.0.0.1"]).write(dir.path(), "server");
+    let (client_cert, client_key) = authority.issue(&["gateway"]).write(dir.path(), "client");
+    let ca = authority.write(dir.path(), "ca");
+    let files = [path(&cert), path(&key), path(&ca)];
+    let Some(server) = Redis::with_tls(&files[0], &files[1], &files[2]) else {
+        eprintln!("skipped: this redis-server was built without TLS");
+        return;
+    };
+    let with = |host: &str, ca: &std::path::Path, client: bool| RedisOptions {
+        topology: Topology::One { host: host.to_owned(), port: server.addr().port() },
+        tls: true,
+        ca: Some(read(ca)),
+        client_cert: client
+            .then(|| (read(&client_cert), String::from_utf8_lossy(&read(&client_key)).into_owned().into())),
+        ..options(server.addr(), PREFIX)
+    };
+    for host in ["localhost", "127.0.0.1"] {
+        let store = start(with(host, &ca, true)).await;
+        assert_eq!(log.warnings(), [""; 0]);
+        let n = u64::from(host == "localhost");
+        must_record(&store, n).await;
+        assert!(knows(&store, n).await);
+    }
+    for refused in [
+        with("localhost", &stranger.write(dir.path(), "stranger"), true),
+        with("localhost", &ca, false),
+        with("127.0.0.2", &ca, true),
+    ] {
+        let store = start(refused).await;
+        assert!(recall(&store, 1).await.is_err());
+    }
+}
