@@ -14,6 +14,7 @@ mod near;
 mod news;
 mod operations;
 mod pages;
+mod probe;
 mod record;
 mod scripts;
 mod tending;
@@ -44,6 +45,7 @@ pub use leases::{RemoteAttempt, RemoteLanding};
 use link::Link;
 use near::Near;
 use news::Desk;
+pub use probe::{Finding, Severity, probe};
 use scripts::Scripts;
 
 /// Verdicts that wait for the store to come back: so many, and so many bytes of bodies.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
@@ -60,6 +60,8 @@ impl Authority {
     pub fn new() -> Self {
         let (mut params, key) = (params(&[]), key());
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // OpenSSL takes a certificate for its own issuer when both have the same name
+        params.distinguished_name.push(DnType::CommonName, "authority of a test");
         let certificate = made(params.self_signed(&key));
         let (pem, certificate) = (certificate.pem(), certificate.der().clone());
         Self { issuer: Issuer::new(params, key), certificate, pem }

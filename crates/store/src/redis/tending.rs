@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::event::Event;
 use super::link::{self, Wire};
-use super::{Shared, leases};
+use super::{Shared, leases, probe};
 use crate::{StoreError, StoreErrorKind};
 
 /// How often replays are told and the connection is looked after.
@@ -27,7 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// How old a verdict may be that is written late.
 const LATE_MS: u64 = 60 * 60 * 1000;
 /// The layout of the keys that this version reads and writes.
-const LAYOUT: &str = "1";
+pub(super) const LAYOUT: &str = "1";
 
 /// Runs until the store is closed.
 pub(super) async fn tend(shared: Arc<Shared>) {
@@ -38,11 +38,14 @@ pub(super) async fn tend(shared: Arc<Shared>) {
         match begin(&shared, pushes).await {
             Ok(wire) => {
                 (pause, told) = (PAUSE, false);
+                // what was found wrong with a connection before says nothing of this one
+                std::pin::pin!(shared.link.broken.notified()).as_mut().enable();
                 // what was known may have been forgotten unheard
                 shared.near.clear();
                 shared.link.set(Some(wire.clone()));
                 tracing::info!(topology = ?shared.options.topology, prefix = shared.options.prefix, "connected to the refusal store");
                 shared.attempted.notify_waiters();
+                shared.tasks.spawn(probe::tell(Arc::clone(&shared), wire.clone()));
                 write_late(&shared).await;
                 watch(&shared, wire, &mut pushed).await;
                 shared.link.set(None);
