@@ -22,6 +22,7 @@ mod off_is_identical;
 mod openai;
 mod paths;
 mod poisoning;
+mod redis_start;
 mod replay;
 mod shutdown;
 mod single_flight;

@@ -24,7 +24,7 @@ struct Confined {
     instead: &'static str,
 }
 
-const CONFINED: [Confined; 3] = [
+const CONFINED: [Confined; 4] = [
     Confined {
         path: &["serde_saphyr"],
         to: "crates/config/src/load.rs",
@@ -34,6 +34,11 @@ const CONFINED: [Confined; 3] = [
         path: &["rusqlite"],
         to: "crates/store/src/sqlite",
         instead: "go through the traits of the store",
+    },
+    Confined {
+        path: &["redis"],
+        to: "crates/store/src/redis",
+        instead: "go through nevertwice_store::redis",
     },
     Confined {
         path: &["hyper_util", "client"],
@@ -141,12 +146,44 @@ fn without_comments(text: &str) -> String {
 /// Lines (from 1) on which `path`, of one or two words, is named: written out (`a::b`) or in a group (`a::{c, b::d}`).
 fn lines_naming(code: &str, path: &[&str]) -> Vec<usize> {
     let tokens = tokens(code);
+    if tokens.windows(2).any(|pair| pair[0].word == "mod" && pair[1].word == path[0]) {
+        // a file with a module of that name means that one
+        return Vec::new();
+    }
     let mut lines: Vec<usize> = (0..tokens.len())
-        .filter(|&at| tokens[at].word == path[0] && names_rest(&tokens[at + 1..], &path[1..]))
+        .filter(|&at| {
+            tokens[at].word == path[0] && is_crate(&tokens, at) && names_rest(&tokens[at + 1..], &path[1..])
+        })
         .map(|at| tokens[at].line)
         .collect();
     lines.dedup();
     lines
+}
+
+/// Whether the word at `at` begins a path, or is brought into scope alone: no field, no variable and no module of another crate.
+fn is_crate(tokens: &[Token<'_>], at: usize) -> bool {
+    let word = |at: Option<usize>| at.and_then(|at| tokens.get(at)).map_or("", |token| token.word);
+    let before = |back: usize| word(at.checked_sub(back));
+    let begins_path = word(Some(at + 1)) == ":" && word(Some(at + 2)) == ":";
+    if !begins_path && !["use", "crate"].contains(&before(1)) {
+        return false;
+    }
+    if before(1) == ":" && before(2) == ":" {
+        // `::name` with nothing before it is a crate
+        return !before(3).chars().all(is_word) || before(3).is_empty() || before(3) == "use";
+    }
+    // in a group that another path opened it is part of that path
+    let mut depth = 0_usize;
+    for back in (0..at).rev() {
+        match tokens[back].word {
+            "}" => depth += 1,
+            "{" if depth > 0 => depth -= 1,
+            "{" if word(back.checked_sub(1)) == ":" => return false,
+            "{" | ";" if depth == 0 => return true,
+            _ => {}
+        }
+    }
+    true
 }
 
 struct Token<'a> {

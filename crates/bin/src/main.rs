@@ -6,6 +6,7 @@ mod build_info;
 mod cmd;
 mod exit;
 mod print;
+mod store;
 mod table;
 
 use std::process::ExitCode;
@@ -41,7 +42,7 @@ fn run(args: &Args) -> Result<Exit, Failure> {
             start_logging("info,lopdf=off");
             runtime(0)?.block_on(cmd::demo::run(demo))
         }
-        Command::Check(check) => cmd::check::run(check),
+        Command::Check(check) => runtime(1)?.block_on(cmd::check::run(check)),
         Command::Refusals(refusals) => runtime(1)?.block_on(cmd::refusals::run(refusals)),
         Command::Coverage(coverage) => runtime(1)?.block_on(cmd::coverage::run(coverage)),
         Command::Upstreams(upstreams) => runtime(1)?.block_on(cmd::coverage::upstreams(upstreams)),

@@ -45,6 +45,8 @@ bounds! {
     WRITE_STALL_TIMEOUT_MS "http.write_stall_timeout_ms" 1, HOUR_MS, Some(60_000);
     KEEP_ALIVE_TIMEOUT_MS "http.keep_alive_timeout_ms" 1, HOUR_MS, Some(75_000);
     MAX_CONNECTIONS "http.max_connections" 1, 1_000_000, Some(10_000);
+    READ_MS "store.redis.read_ms" 1, 10_000, Some(25);
+    WRITE_MS "store.redis.write_ms" 1, 10_000, Some(50);
     ROTATE_BYTES "audit.rotate_bytes" 1024, TIB, None;
     KEEP "audit.keep" 0, 1000, Some(5);
     TTL_S "negative_cache.ttl_s" 1, LONG_S, Some(86_400);

@@ -11,7 +11,9 @@ mod identity;
 mod listen;
 mod memory;
 mod path;
+mod redis_url;
 mod settings;
+mod store;
 mod upstreams;
 
 pub use listen::{DEFAULT_ADMIN, DEFAULT_LISTEN};
@@ -73,7 +75,7 @@ pub(crate) fn check(raw: &At<Config>, digest: String, cx: &mut Context<'_>) -> O
     let admin = listen::admin(config.admin.as_ref(), &listen, cx);
     let names = upstreams::names(config, place, cx);
     let identity = identity::identity(config, &names, admin.as_ref(), cx);
-    let store = settings::store(config.store.as_ref(), cx);
+    let store = store::store(config.store.as_ref(), cx);
     let audit = settings::audit(config.audit.as_ref(), cx);
     let limits = settings::limits(config.limits.as_ref(), cx);
     let http = settings::http(config.http.as_ref(), cx);

@@ -12,7 +12,7 @@ use nevertwice_domain::profile::Profile;
 use nevertwice_domain::status::StatusSet;
 use nevertwice_domain::strike::LifePolicy;
 use nevertwice_domain::tenant::{KeyHash, TenantId, UpstreamName};
-use secrecy::SecretBox;
+use secrecy::{SecretBox, SecretString};
 
 /// A secret's bytes. Never printed; wiped when dropped.
 pub type Secret = SecretBox<[u8]>;
@@ -112,13 +112,104 @@ pub struct Admin {
 }
 
 /// Where entries live.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum StoreConfig {
     /// An embedded database in this directory.
     Embedded {
         /// The directory.
         path: PathBuf,
     },
+    /// A Redis or Valkey that all replicas share.
+    Redis(Box<Redis>),
+}
+
+/// A Redis or Valkey.
+#[derive(Debug)]
+pub struct Redis {
+    /// Where it is.
+    pub address: RedisAddress,
+    /// Who the gateway is there; `None` = the default user, without a password.
+    pub credential: Option<RedisCredential>,
+    /// What all keys begin with: 1 to 48 letters, digits, `_`, `-` and `.`.
+    pub prefix: String,
+    /// How long a look-up may take.
+    pub read: Duration,
+    /// How long a record may take.
+    pub write: Duration,
+}
+
+/// Where a Redis is. Its text is the URL in full, and holds no secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisAddress {
+    /// Which servers there are.
+    pub topology: RedisTopology,
+    /// The database; 0 for a cluster.
+    pub db: u32,
+    /// TLS, when they have it.
+    pub tls: Option<ClientTls>,
+}
+
+/// Which servers there are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RedisTopology {
+    /// One, or whatever stands behind one address.
+    One(RedisHost),
+    /// Sentinels know which one is the primary.
+    Sentinel {
+        /// The sentinels; at least one.
+        sentinels: Vec<RedisHost>,
+        /// What they call it.
+        primary: String,
+    },
+    /// Some of the nodes of a cluster; at least one.
+    Cluster(Vec<RedisHost>),
+}
+
+/// A server's host and port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisHost {
+    /// A name or an IP address, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+/// Who the gateway is at a Redis.
+#[derive(Debug)]
+pub struct RedisCredential {
+    /// The ACL user; `None` = the default user.
+    pub username: Option<String>,
+    /// The password.
+    pub password: SecretString,
+}
+
+impl std::fmt::Display for RedisHost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl std::fmt::Display for RedisAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (kind, hosts) = match &self.topology {
+            RedisTopology::One(host) => ("", std::slice::from_ref(host)),
+            RedisTopology::Sentinel { sentinels, .. } => ("-sentinel", &sentinels[..]),
+            RedisTopology::Cluster(nodes) => ("-cluster", &nodes[..]),
+        };
+        write!(f, "redis{}{kind}://", if self.tls.is_some() { "s" } else { "" })?;
+        for (i, host) in hosts.iter().enumerate() {
+            write!(f, "{}{host}", if i > 0 { "," } else { "" })?;
+        }
+        match &self.topology {
+            RedisTopology::One(_) => write!(f, "/{}", self.db),
+            RedisTopology::Sentinel { primary, .. } => write!(f, "/{primary}/{}", self.db),
+            RedisTopology::Cluster(_) => Ok(()),
+        }
+    }
 }
 
 /// Where audit lines go.
@@ -251,7 +342,7 @@ pub struct Upstream {
     /// Until a connection is made.
     pub connect_timeout: Duration,
     /// TLS settings of its own.
-    pub tls: UpstreamTls,
+    pub tls: ClientTls,
     /// The memory on this upstream; `None` = off.
     pub memory: Option<UpstreamMemory>,
 }
@@ -279,9 +370,9 @@ pub struct Pool {
     pub connection_idle: Duration,
 }
 
-/// TLS to an upstream.
+/// TLS to a server that the gateway calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UpstreamTls {
+pub struct ClientTls {
     /// Trusted authorities, PEM; `None` = the system's.
     pub ca: Option<PathBuf>,
     /// The client certificate chain and key, PEM.

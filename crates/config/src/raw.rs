@@ -162,9 +162,11 @@ block! {
 block! {
     /// Where remembered refusals live.
     Store {
-        /// An embedded database, the default.
+        /// An embedded database, the default: one for each process.
         embedded: Embedded,
-    } later [redis]
+        /// A Redis or Valkey that all replicas of the gateway share, instead of `embedded`.
+        redis: Redis,
+    } later []
 }
 
 block! {
@@ -172,6 +174,26 @@ block! {
     Embedded {
         /// Its folder; created when missing. Default `./nevertwice-data`.
         path: PathBuf,
+    } later []
+}
+
+block! {
+    /// A Redis or Valkey that all replicas of the gateway share.
+    Redis {
+        /// Its address. Required. `redis://HOST:PORT/DB` for one server, `redis-sentinel://HOST:PORT,HOST:PORT/PRIMARY/DB` for Sentinel, `redis-cluster://HOST:PORT,HOST:PORT` for a cluster; with TLS `rediss://`, `rediss-sentinel://`, `rediss-cluster://`. Without a port 6379, for sentinels 26379; without a database 0. An IPv6 address in brackets. No user name, no password.
+        url: String,
+        /// What all keys begin with: 1 to 48 letters, digits, `_`, `-` and `.`. Gateways with the same prefix share a memory. Default `nevertwice`.
+        prefix: String,
+        /// How long a look-up may take, in milliseconds; then the request goes up without the memory.
+        read_ms: Whole,
+        /// How long a record may take, in milliseconds; then the refusal is released and written later.
+        write_ms: Whole,
+        /// The ACL user of the servers; needs `password`. Without it, the default user.
+        username: String,
+        /// The password of the servers. Sentinels are asked without one.
+        password: SecretRef,
+        /// TLS to the servers, and to the sentinels; needs a URL with `rediss`.
+        tls: ClientTls,
     } later []
 }
 
@@ -294,7 +316,7 @@ block! {
         /// The longest life of a streamed answer, in milliseconds. Without it there is no limit.
         stream_max_ms: Whole,
         /// TLS to this upstream.
-        tls: UpstreamTls,
+        tls: ClientTls,
         /// The memory on this upstream. On for `sync-facade` when the top level's `negative_cache.enabled` is true.
         negative_cache: UpstreamCache,
     } later [health, breaker, proxy, poll_hosts]
@@ -325,8 +347,8 @@ block! {
 }
 
 block! {
-    /// TLS to an upstream.
-    UpstreamTls {
+    /// TLS to a server that the gateway calls.
+    ClientTls {
         /// File with the authorities to trust, in PEM. Default: the system's.
         ca: PathBuf,
         /// File with the client certificate chain in PEM; needs `client_key`.

@@ -119,6 +119,8 @@ pub(crate) enum Purpose {
     Token,
     /// Bytes that key a hash.
     HashKey,
+    /// A password that is no header: any text of one line.
+    Password,
 }
 
 /// Looks a reference up; `None` after a problem.
@@ -172,14 +174,20 @@ pub(crate) fn resolve(
     let visible = |b: &u8| (0x21..=0x7e).contains(b);
     let fits = match purpose {
         Purpose::HashKey => true,
+        Purpose::Password => std::str::from_utf8(secret).is_ok_and(|text| !text.contains(char::is_control)),
         Purpose::Token => secret.iter().all(visible),
         Purpose::HeaderValue => {
             secret.iter().all(|b| visible(b) || b" \t".contains(b)) && secret == secret.trim_ascii()
         }
     };
     if !fits {
-        let cause = "the secret holds bytes that cannot be sent in a header: line ends, blanks at an end, or non-ASCII";
-        found.error(place, cause, "remove them");
+        let cause = match purpose {
+            Purpose::Password => "the secret is not a text of one line",
+            _ => {
+                "the secret holds bytes that cannot be sent in a header: line ends, blanks at an end, or non-ASCII"
+            }
+        };
+        found.error(place, cause, "remove what does not belong to it");
         return None;
     }
     if purpose == Purpose::HashKey && secret.len() < 16 {

@@ -15,6 +15,7 @@ mod near;
 mod news;
 mod operations;
 mod pages;
+mod probe;
 mod record;
 mod scripts;
 mod tending;
@@ -47,6 +48,7 @@ pub use leases::{RemoteAttempt, RemoteLanding};
 use link::Link;
 use near::Near;
 use news::Desk;
+pub use probe::{Finding, Severity, probe};
 use scripts::Scripts;
 
 /// Which servers there are.

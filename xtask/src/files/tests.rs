@@ -22,6 +22,39 @@ fn a_crate_is_named_in_its_own_file_only() {
 }
 
 #[test]
+fn the_redis_crate_is_told_from_modules_of_that_name() {
+    for bad in [
+        "use redis::Client;",
+        "use redis::{Client, cmd};",
+        "use redis as r;",
+        "extern crate redis;",
+        "fn f() { redis::cmd(\"PING\") }",
+        "use ::redis::Client;",
+        "fn f() -> ::redis::Cmd { g() }",
+        "use {redis::Client, std::fmt};",
+    ] {
+        assert_eq!(problems_in("crates/store/src/lib.rs", bad).len(), 1, "{bad}");
+        for good in
+            ["crates/store/src/redis.rs", "crates/store/src/redis/link.rs", "crates/store/tests/redis.rs"]
+        {
+            assert!(problems_in(good, bad).is_empty(), "{good}");
+        }
+    }
+    for fine in [
+        "pub mod redis;\nfn f() -> redis::HeldLease { g() }",
+        "use nevertwice_store::redis;",
+        "use nevertwice_store::redis::RedisStore;",
+        "use nevertwice_store::{RefusalStore, redis::RedisStore, sqlite::{A, B}};",
+        "use nevertwice_store::{sqlite::{A, B}, redis::RedisStore};",
+        "use crate::redis::Finding;",
+        "let url = config.redis; let redis = 1; f(redis);",
+        "match &store.redis { Some(redis) => redis.url(), None => x }",
+    ] {
+        assert_eq!(problems_in("crates/bin/src/store.rs", fine), Vec::<String>::new(), "{fine}");
+    }
+}
+
+#[test]
 fn the_hyper_client_is_found_in_every_spelling() {
     for spelling in [
         "use hyper_util::client::legacy::Client;",

@@ -8,18 +8,17 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use nevertwice_admin::AdminServer;
-use nevertwice_config::checked::{Checked, StoreConfig};
+use nevertwice_config::checked::Checked;
 use nevertwice_config::secret::Process;
 use nevertwice_domain::clock::{Clock, SystemClock};
 use nevertwice_gateway::{Foundations, Gateway};
-use nevertwice_store::RefusalStore;
-use nevertwice_store::sqlite::{SqliteOptions, SqliteStore};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::build_info;
 use crate::cmd::check::{report_problems, report_warnings};
 use crate::exit::{Exit, Failure};
+use crate::store;
 
 /// What to serve.
 #[derive(Args, Debug)]
@@ -87,7 +86,7 @@ impl Running {
         };
         let store = match &config.memory {
             None => None,
-            Some(_) => Some(open_store(config.store.clone(), Arc::clone(&clock)).await?),
+            Some(_) => Some(store::open(&config.store, Arc::clone(&clock)).await?),
         };
         let gateway =
             Gateway::start(config, Foundations { store, clock }).await.map_err(anyhow::Error::new)?;
@@ -140,12 +139,4 @@ impl Running {
             let _ = tokio::time::timeout(Duration::from_secs(1), admin.stop()).await;
         }
     }
-}
-
-async fn open_store(config: StoreConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn RefusalStore>, Failure> {
-    let StoreConfig::Embedded { path } = config;
-    let opening =
-        tokio::task::spawn_blocking(move || SqliteStore::open(&path, clock, SqliteOptions::default()));
-    let store = opening.await.context("opening the store failed")?.map_err(anyhow::Error::new)?;
-    Ok(Arc::new(store))
 }

@@ -1,21 +1,10 @@
-//! Store, audit, limits and the HTTP conversation.
-
-use std::path::Path;
+//! Audit, limits and the HTTP conversation.
 
 use super::Context;
 use crate::bounds;
-use crate::checked::{Audit, AuditSink, Http, Limits, OnFull, StoreConfig};
+use crate::checked::{Audit, AuditSink, Http, Limits, OnFull};
 use crate::raw;
 use crate::raw::read::At;
-
-/// The folder of the store when nothing is said.
-pub(crate) const DEFAULT_STORE: &str = "./nevertwice-data";
-
-pub(super) fn store(raw: Option<&At<raw::Store>>, cx: &mut Context<'_>) -> StoreConfig {
-    let embedded = raw.and_then(|store| store.value.embedded.as_ref());
-    let path = embedded.and_then(|embedded| embedded.value.path.as_ref());
-    StoreConfig::Embedded { path: cx.path(path.map_or(Path::new(DEFAULT_STORE), |path| &path.value)) }
-}
 
 pub(super) fn audit(raw: Option<&At<raw::Audit>>, cx: &mut Context<'_>) -> Option<Audit> {
     let At { value: raw, place } = raw?;

@@ -8,7 +8,7 @@ use nevertwice_domain::tenant::UpstreamName;
 
 use super::{Context, base_url, guarded, headers, identity, path};
 use crate::bounds;
-use crate::checked::{Adapter, Credential, Memory, Pool, TlsFiles, Upstream, UpstreamTls};
+use crate::checked::{Adapter, ClientTls, Credential, Memory, Pool, TlsFiles, Upstream};
 use crate::problem::Place;
 use crate::raw::read::At;
 use crate::raw::{self, Config};
@@ -226,11 +226,17 @@ fn pool(raw: Option<&At<raw::Pool>>, cx: &mut Context<'_>) -> Pool {
     }
 }
 
-fn tls(raw: Option<&At<raw::UpstreamTls>>, base_urls: &[Uri], cx: &mut Context<'_>) -> UpstreamTls {
-    let Some(At { value: raw, place }) = raw else { return UpstreamTls::default() };
+fn tls(raw: Option<&At<raw::ClientTls>>, base_urls: &[Uri], cx: &mut Context<'_>) -> ClientTls {
+    let Some(raw) = raw else { return ClientTls::default() };
     if !base_urls.is_empty() && base_urls.iter().all(|url| url.scheme_str() == Some("http")) {
-        cx.found.warning(place, "`tls` has no effect: no `base_url` is https", "use https, or remove `tls`");
+        let cause = "`tls` has no effect: no `base_url` is https";
+        cx.found.warning(&raw.place, cause, "use https, or remove `tls`");
     }
+    client_tls(raw, cx)
+}
+
+pub(super) fn client_tls(raw: &At<raw::ClientTls>, cx: &mut Context<'_>) -> ClientTls {
+    let At { value: raw, place } = raw;
     let client = match (&raw.client_cert, &raw.client_key) {
         (Some(cert), Some(key)) => Some(TlsFiles { cert: cx.path(&cert.value), key: cx.path(&key.value) }),
         (Some(_), None) => {
@@ -243,5 +249,5 @@ fn tls(raw: Option<&At<raw::UpstreamTls>>, base_urls: &[Uri], cx: &mut Context<'
         }
         (None, None) => None,
     };
-    UpstreamTls { ca: raw.ca.as_ref().map(|ca| cx.path(&ca.value)), client }
+    ClientTls { ca: raw.ca.as_ref().map(|ca| cx.path(&ca.value)), client }
 }

@@ -28,12 +28,59 @@ pub(crate) fn below(name: &str, keys: &'static [Key]) -> Vec<&'static str> {
     keys.iter().filter(|k| k.inside.iter().any(|inner| inner.name == name)).map(|k| k.name).collect()
 }
 
-/// The first block anywhere that has a key of this name.
+/// The first block anywhere that has a key of this name, among those that lie highest.
 pub(crate) fn owner(name: &str, top: &'static [Key]) -> Option<String> {
     if let Some(block) = below(name, top).first() {
         return Some((*block).to_owned());
     }
-    top.iter().find_map(|k| owner(name, k.inside).map(|inner| format!("{}.{inner}", k.name)))
+    let deeper = |k: &Key| owner(name, k.inside).map(|inner| format!("{}.{inner}", k.name));
+    top.iter().filter_map(deeper).min_by_key(|home| home.matches('.').count())
+}
+
+/// Keys that other programs have in such a block and that are something else here: the block, their names, the key that is
+/// meant, and the cure.
+const ELSEWHERE: &[(&str, &[&str], &str, &str)] = &[
+    (
+        "store.redis",
+        &[
+            "addr",
+            "addrs",
+            "address",
+            "addresses",
+            "host",
+            "hosts",
+            "hostname",
+            "port",
+            "server",
+            "servers",
+            "endpoint",
+            "endpoints",
+            "nodes",
+            "sentinels",
+            "sentinel",
+            "cluster",
+            "primary",
+            "master",
+            "master_name",
+            "db",
+            "database",
+        ],
+        "url",
+        "it is part of `url`: redis://HOST:PORT/DB, redis-sentinel://HOST,HOST/PRIMARY or redis-cluster://HOST,HOST",
+    ),
+    ("store.redis", &["ssl"], "url", "write `url: rediss://...`, with `tls` for files"),
+    (
+        "store.redis",
+        &["timeout_ms", "timeout", "connect_timeout_ms", "read_timeout_ms", "write_timeout_ms"],
+        "read_ms",
+        "`read_ms` bounds a look-up and `write_ms` a record",
+    ),
+];
+
+/// What to write instead of a key of another program: the key that is meant, and the cure.
+pub(crate) fn elsewhere(name: &str, path: &str) -> Option<(&'static str, &'static str)> {
+    let mut same = ELSEWHERE.iter().filter(|(block, names, ..)| *block == path && names.contains(&name));
+    same.next().map(|(_, _, meant, cure)| (*meant, *cure))
 }
 
 /// The block elsewhere that is called as the block at `path` is, and has a key of this name.

@@ -143,6 +143,11 @@ impl<'f> Reader<'f> {
             self.found.error(here, "unknown key", "remove it");
             return;
         }
+        if let Some((meant, cure)) = near::elsewhere(name, &block.path) {
+            self.found.explain(block.key_path(meant));
+            self.found.error(here, format!("unknown key `{name}`"), cure);
+            return;
+        }
         if let Some(cause) = self.misplaced(name, block, keys) {
             self.found.error(here, cause, "move it there");
             return;

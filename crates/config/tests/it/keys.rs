@@ -223,7 +223,6 @@ fn what_comes_later_says_so() {
         let text = up(&format!("negative_cache: {{profile: {profile}}}"));
         refused(&text, "upstreams[0].negative_cache.profile", "is not supported by this version yet");
     }
-    refused(&top("store: {redis: {url: redis://x}}"), "store.redis", "is not supported by this version yet");
     refused(&top("tenants: [{id: a, key: env:ONE, limits: {}}]"), "tenants[0].limits", "by this version yet");
 }
 

@@ -9,6 +9,7 @@ mod example;
 mod keys;
 mod network;
 mod never_panics;
+mod redis;
 mod reference;
 mod secrets;
 mod status_lives;

@@ -8,7 +8,7 @@ const SEED: &str = r#"listen: ["127.0.0.1:8080", {addr: "[::]:1", tls: {cert: a,
 identity: { tenant_header: X-T }
 tenants: [{ id: a, key: env:A, routes: ["*"] }, { id: b, key_sha256: 00 }]
 admin: { listen: 0.0.0.0:9090, token: file:./x }
-store: { embedded: { path: d } }
+store: { redis: { url: "redis-sentinel://a,[::1]:1/m/2", prefix: p, read_ms: 5, username: u, password: env:P } }
 audit: { file: a, rotate_bytes: 4096, keep: 3, on_full: drop }
 limits: { body_max_bytes: 5, spill_dir: /tmp }
 http: { h2: true, header_max_bytes: 65536 }
@@ -93,6 +93,9 @@ const BITS: &[&str] = &[
     "?",
     "401",
     "413: 5",
+    "redis://",
+    "rediss-cluster://",
+    ",",
 ];
 
 fn answered(text: &str) {

@@ -74,7 +74,7 @@ tenants:
 admin:
   listen: 127.0.0.1:9090
   token: "${TOKEN}"
-store: { redis: { url: redis://127.0.0.1 } }
+store: { redis: { url: "redis://:hunter2@127.0.0.1", prefix: "a b" } }
 audit: { file: a, stdout: true, on_ful: drop }
 limits: { body_max_bytes: 512MiB, buffer_memory_bytes: 1 }
 http: { h2: on, header_max_count: 0x10 }
@@ -127,7 +127,8 @@ fn all_problems_come_at_once_in_the_order_of_the_text() {
         "tenants[2].limits",
         "admin.listen",
         "admin.token",
-        "store.redis",
+        "store.redis.url",
+        "store.redis.prefix",
         "audit",
         "audit.on_ful",
         "limits.body_max_bytes",

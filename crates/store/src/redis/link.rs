@@ -355,6 +355,8 @@ pub(super) async fn connect(
                 if options.tls {
                     builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
                     builder = builder.set_client_to_redis_certificates(certificates(options));
+                    builder = builder.set_client_to_sentinel_tls_mode(TlsMode::Secure);
+                    builder = builder.set_client_to_sentinel_certificates(certificates(options));
                 }
                 if let Some(username) = &options.username {
                     builder = builder.set_client_to_redis_username(username);

@@ -21,6 +21,12 @@ macro_rules! scripts {
             pub(super) fn all(&self) -> Vec<&Script> {
                 vec![$(&self.$name,)*]
             }
+
+            /// What they say.
+            #[cfg(test)]
+            pub(super) fn texts() -> Vec<&'static str> {
+                vec![$(include_str!(concat!("scripts/", stringify!($name), ".lua")),)*]
+            }
         }
     };
 }

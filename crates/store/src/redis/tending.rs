@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::event::Event;
 use super::link::{self, Connection, Failed, Then, Wire};
-use super::{Shared, late, leases};
+use super::{Shared, late, leases, probe};
 use crate::{StoreError, StoreErrorKind};
 
 /// How often replays are told and the connection is looked after.
@@ -27,7 +27,7 @@ const BEGINNING: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// The layout of the keys that this version reads and writes.
-const LAYOUT: &str = "1";
+pub(super) const LAYOUT: &str = "1";
 
 /// Runs until the store is closed. Says when the first attempt to connect has ended, well or not.
 pub(super) async fn tend(shared: Arc<Shared>, first: oneshot::Sender<()>) {
@@ -48,6 +48,7 @@ pub(super) async fn tend(shared: Arc<Shared>, first: oneshot::Sender<()>) {
                     tracing::info!(topology = ?shared.options.topology, prefix = shared.options.prefix, "connected to the refusal store");
                 }
                 first.take();
+                shared.tasks.spawn(probe::tell(Arc::clone(&shared), connection.wire.clone()));
                 watch(&shared, &connection).await;
                 shared.link.set(None);
                 // nothing is heard any more; those who wait look for themselves

@@ -1,0 +1,168 @@
+//! A gateway on Redis starts whether or not the server is there, says what it uses, and joins later; `check --resolve` says
+//! beforehand what the server is not fit for. No secret is in anything that is printed.
+
+use std::path::Path;
+use std::process::Output;
+use std::time::Duration;
+
+use nevertwice_testkit::tls::Authority;
+use nevertwice_testkit::{DOC, DOC2, Gateway, Redis, Setup, Upstream, gateway, r400};
+
+use crate::bench::{post, settle};
+use crate::caller::{CLASSIFY, until};
+
+const EMBEDDED: &str = "embedded:\n    path: \"@DIR@/data\"";
+const PASSWORD: &str = "hunter2-of-redis";
+
+/// The budgets are for a machine that does nothing else.
+fn on_redis(upstream: &Upstream, keys: &str) -> Setup {
+    let yaml = Gateway::simple_yaml(&upstream.url(), &[]);
+    assert!(yaml.contains(EMBEDDED), "{yaml}");
+    let redis = format!("redis: {{read_ms: 2000, write_ms: 2000, {keys}}}");
+    Setup::new(&yaml.replace(EMBEDDED, &redis)).env("REDIS_PASSWORD", PASSWORD)
+}
+
+async fn check(dir: &Path, keys: &str, resolve: bool) -> Output {
+    let text = format!(
+        "store: {{redis: {{{keys}}}}}\nnegative_cache: {{enabled: true}}\n\
+         upstreams: [{{name: a, base_url: 'http://127.0.0.1:1', sync_paths: [/x]}}]\n"
+    );
+    std::fs::write(dir.join("gw.yaml"), text).unwrap_or_else(|error| unreachable!("{error}"));
+    let args = ["check", "--config", "gw.yaml", "--resolve"];
+    let env = [("REDIS_PASSWORD".to_owned(), PASSWORD.to_owned())];
+    gateway::run(&args[..if resolve { 4 } else { 3 }], &env, dir).await
+}
+
+#[track_caller]
+fn says(output: &Output, code: i32, words: &[&str]) {
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{told}");
+    for words in words {
+        assert!(told.contains(words), "{told}\nlacks: {words}");
+    }
+    assert!(!told.contains("hunter2") && !told.contains("panicked"), "{told}");
+}
+
+fn temp() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap_or_else(|error| unreachable!("{error}"))
+}
+
+#[tokio::test]
+async fn slow_a_gateway_starts_without_its_redis_and_joins_when_it_comes() {
+    let mut redis = Redis::start();
+    redis.kill();
+    let upstream = Upstream::start().await;
+    upstream.by(|_, _| r400());
+    let url = redis.url();
+    let late = on_redis(&upstream, &format!("url: '{url}'")).start().await;
+    for _ in 0..2 {
+        let answer = post(&late, CLASSIFY, &DOC[..]).await;
+        assert_eq!((answer.status, answer.is_hit()), (400, false), "the upstream's own answer");
+    }
+    let log = late.log();
+    assert_eq!(log.matches("no connection to the refusal store").count(), 1, "{log}");
+    assert!(
+        log.contains(&format!("the refusal store is on Redis url={url}/0 prefix=\"nevertwice\"")),
+        "{log}"
+    );
+
+    redis.restart();
+    until("the gateway to join", Duration::from_secs(10), async || {
+        late.log().contains("tending: connected to the refusal store").then_some(())
+    })
+    .await;
+    assert!(!post(&late, CLASSIFY, &DOC2[..]).await.is_hit());
+    let calls = upstream.calls();
+    assert!(post(&late, CLASSIFY, &DOC2[..]).await.is_hit(), "{}", late.log());
+    // one that comes later finds what the others have learned, and has nothing of its own on disk
+    let next = on_redis(&upstream, &format!("url: '{url}'")).start().await;
+    assert!(post(&next, CLASSIFY, &DOC2[..]).await.is_hit());
+    assert_eq!(upstream.calls(), calls);
+    assert!(!next.dir().join("data").exists() && !next.dir().join("nevertwice-data").exists());
+    assert!(!next.log().contains("no connection"), "{}", next.log());
+    settle(&late, 4).await;
+    settle(&next, 1).await;
+}
+
+#[tokio::test]
+async fn a_gateway_presents_its_user_and_says_its_password_nowhere() {
+    let redis = Redis::start();
+    let rules = ["reset", "on", &format!(">{PASSWORD}"), "~*", "&*", "+@all"];
+    assert_eq!(redis.ask(&[&["acl", "setuser", "gateway"], &rules[..]].concat()), "OK");
+    assert_eq!(redis.ask(&["acl", "setuser", "default", "off"]), "OK");
+    let upstream = Upstream::start().await;
+    upstream.by(|_, _| r400());
+    let keys =
+        format!("url: '{}/3', prefix: p.1, username: gateway, password: env:REDIS_PASSWORD", redis.url());
+    let gateway = on_redis(&upstream, &keys).start().await;
+    assert!(!post(&gateway, CLASSIFY, &DOC[..]).await.is_hit());
+    assert!(post(&gateway, CLASSIFY, &DOC[..]).await.is_hit());
+    settle(&gateway, 2).await;
+    let log = gateway.log();
+    assert!(log.contains("connected to the refusal store") && !log.contains("hunter2"), "{log}");
+
+    let wrong =
+        on_redis(&upstream, &format!("url: '{}', password: env:REDIS_PASSWORD", redis.url())).start().await;
+    let log = wrong.log();
+    assert!(log.contains("check `username` and `password`") && !log.contains("hunter2"), "{log}");
+    assert!(!post(&wrong, CLASSIFY, &DOC[..]).await.is_hit(), "and it serves");
+}
+
+#[tokio::test]
+async fn check_says_what_the_server_is_not_fit_for() {
+    let dir = temp();
+    let evicts = ["--save", "", "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
+    let mut redis = Redis::with(&evicts);
+    let url = format!("url: '{}', read_ms: 5000", redis.url());
+    let warned = check(dir.path(), &url, true).await;
+    says(&warned, 0, &["warning: store.redis: the server evicts (maxmemory-policy allkeys-lru)"]);
+    assert_eq!(redis.ask(&["config", "set", "maxmemory-policy", "noeviction"]), "OK");
+    let good = check(dir.path(), &url, true).await;
+    says(&good, 0, &[]);
+    assert!(good.stderr.is_empty(), "{good:?}");
+    let wrong =
+        check(dir.path(), &format!("{url}, username: nobody, password: env:REDIS_PASSWORD"), true).await;
+    says(
+        &wrong,
+        2,
+        &["gw.yaml: error: store.redis: no connection to the server", "check `username` and `password`"],
+    );
+    assert_eq!(redis.ask(&["acl", "setuser", "default", "-hset"]), "OK");
+    let poor = check(dir.path(), &url, true).await;
+    says(
+        &poor,
+        2,
+        &["gw.yaml: error: store.redis: the user default may not run HSET", "ACL SETUSER default +hset"],
+    );
+    redis.kill();
+    says(&check(dir.path(), &url, true).await, 2, &["no connection to the server", "that the server is up"]);
+    says(&check(dir.path(), &url, false).await, 0, &[]);
+}
+
+#[tokio::test]
+async fn files_of_tls_are_read_at_start_and_told_when_they_are_of_no_use() {
+    let dir = temp();
+    let authority = Authority::new();
+    let identity = authority.issue(&["gateway"]);
+    identity.write(dir.path(), "one");
+    authority.issue(&["gateway"]).write(dir.path(), "other");
+    std::fs::write(dir.path().join("empty.pem"), "").unwrap_or_else(|error| unreachable!("{error}"));
+    for (tls, words) in [
+        ("ca: none.pem", &["store.redis.tls.ca: none.pem: cannot be read: entity not found"][..]),
+        ("ca: empty.pem", &["store.redis.tls.ca: empty.pem: holds no certificate in PEM"]),
+        ("client_cert: one.crt, client_key: one.crt", &["store.redis.tls.client_key: one.crt: "]),
+        ("client_cert: one.crt, client_key: other.key", &["store.redis.tls.client_key: other.key: "]),
+    ] {
+        let keys = format!("url: 'rediss://127.0.0.1:1', tls: {{{tls}}}");
+        says(&check(dir.path(), &keys, true).await, 2, words);
+        let serve = gateway::run(&["serve", "--config", "gw.yaml"], &[], dir.path()).await;
+        says(&serve, 2, words);
+    }
+    let fit = check(
+        dir.path(),
+        "url: 'rediss://127.0.0.1:1', tls: {client_cert: one.crt, client_key: one.key}",
+        true,
+    )
+    .await;
+    says(&fit, 2, &["no connection to the server"]);
+}
