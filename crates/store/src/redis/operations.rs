@@ -18,7 +18,7 @@ use crate::keeping::{is_live, is_servable};
 use crate::{Fence, Shown, StoreError, StoreErrorKind};
 
 /// How long one step of an operator's operation may take; those have many.
-pub(super) const STEP: Duration = Duration::from_secs(2);
+pub(super) const STEP: Duration = Duration::from_secs(5);
 /// How many entries are looked at in one step.
 pub(super) const PAGE: usize = 256;
 /// How many forgets that name a key are.

@@ -486,6 +486,7 @@ fn commands(scratch: &Scratch, channel: &str) -> Vec<(&'static str, Cmd)> {
     for key in [number, hash, sorted, set] {
         add("PEXPIRE", &[key, &left]);
     }
+    add("PTTL", &[hash]);
     add("HGET", &[hash, "f"]);
     add("HMGET", &[hash, "f", "n"]);
     add("HGETALL", &[hash]);

@@ -157,6 +157,8 @@ fn hear(shared: &Shared, broken: &Notify, push: &PushInfo) {
                 shared.happened(&event);
             }
         }
+        // the probe listens too, for a moment, on a channel of its own
+        PushKind::Subscribe if !push.data.first().is_some_and(|channel| is_events(shared, channel)) => {}
         // what was said until now, or from now on, was not heard
         PushKind::Disconnection | PushKind::Subscribe => {
             shared.near.clear();
@@ -168,6 +170,10 @@ fn hear(shared: &Shared, broken: &Notify, push: &PushInfo) {
         }
         _ => {}
     }
+}
+
+fn is_events(shared: &Shared, channel: &Value) -> bool {
+    matches!(channel, Value::BulkString(name) if name == shared.keys.events().as_bytes())
 }
 
 /// Until the connection is lost or the store is closed.

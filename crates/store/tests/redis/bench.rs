@@ -125,8 +125,10 @@ impl Log {
         log
     }
 
+    /// But for what the probe says of the clock, which stands still here.
     pub fn warnings(&self) -> Vec<String> {
-        self.lines("WARN").chain(self.lines("ERROR")).collect()
+        let of_the_clock = "the clock of this machine";
+        self.lines("WARN").chain(self.lines("ERROR")).filter(|line| !line.contains(of_the_clock)).collect()
     }
 
     pub fn lines(&self, containing: &str) -> impl Iterator<Item = String> + use<> {
