@@ -1,6 +1,7 @@
 //! What this process knows of the store: entries that it has seen lately, at most five seconds behind, and the replays that it
 //! has counted and not yet told. Bounded in bytes; nothing here outlives a lost connection for longer than those seconds.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -145,13 +146,19 @@ impl Near {
         let selects = |key: &Fingerprint, e: &Entry| {
             which.matches(key, &e.document.digest, &e.upstream, e.status.get(), e.first_refused_at)
         };
+        // the counts afterwards: whoever holds them may be looking for an entry, which waits for this
+        let gone = RefCell::new(Vec::new());
         self.known.retain(|key, known| {
             let goes = selects(key, &known.entry);
             if goes {
-                self.untold().remove(key);
+                gone.borrow_mut().push(*key);
             }
             !goes
         });
+        let mut untold = self.untold();
+        for key in gone.into_inner() {
+            untold.remove(&key);
+        }
     }
 
     pub(super) fn suspect(&self, upstream: &UpstreamName, since: Millis) {
@@ -271,5 +278,31 @@ mod tests {
         }
         near.put(&entry(3), 0, mark);
         assert!(!knows(3), "too many to know");
+    }
+
+    #[test]
+    fn a_forget_and_a_count_do_not_wait_for_each_other() {
+        let near = Arc::new(Near::new(1 << 20));
+        let (done, ended) = std::sync::mpsc::channel();
+        for forgets in [true, false] {
+            let (near, done) = (Arc::clone(&near), done.clone());
+            std::thread::spawn(move || {
+                for round in 0..20_000 {
+                    let n = round % 8;
+                    near.put(&Arc::new(Entry { ttl_ms: 1000, ..samples::entry(n) }), 0, near.mark());
+                    near.count(&samples::fingerprint(n), &samples::tenant("a"), Millis(1), Millis(1));
+                    if forgets {
+                        near.forget(&Selector::default());
+                    } else {
+                        let told = near.take_untold();
+                        near.put_back(told);
+                    }
+                }
+                let _ = done.send(());
+            });
+        }
+        for _ in 0..2 {
+            assert!(ended.recv_timeout(Duration::from_secs(60)).is_ok(), "they wait for each other");
+        }
     }
 }
