@@ -160,13 +160,10 @@ impl Shared {
 
     pub(super) async fn list(self: &Arc<Self>, query: &ListQuery) -> Result<Page, StoreError> {
         self.tell_replays().await?;
-        let place = |row: &Row| match query.order {
-            ListOrder::Replays => (row.tally.replays, row.number),
-            ListOrder::Recent => (0, row.number),
-        };
+        let place = |row: &Row| query.place(row.tally.replays, row.number);
         // the best so far, one more than a page has
         let mut best = BTreeMap::new();
-        let mut after = 0;
+        let mut after = query.begins_after();
         loop {
             let (rows, _, next) = self.page(after, PAGE).await?;
             let now = self.now();
@@ -182,9 +179,11 @@ impl Shared {
                     }
                 }
             }
+            let full = best.len() > query.page_length() && query.order == ListOrder::Oldest;
             match next {
-                Some(next) => after = next,
-                None => break,
+                // later ones come later in this order
+                Some(next) if !full => after = next,
+                _ => break,
             }
         }
         let more = best.len() > query.page_length();

@@ -19,7 +19,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 
 use super::schema::StoredTally;
 use crate::keeping::{is_live, is_servable};
-use crate::{Cursor, Fence, ListOrder, ListQuery, Page, Summary};
+use crate::{Cursor, Fence, ListQuery, Page, Summary};
 
 const SHARDS: usize = 16;
 
@@ -319,11 +319,7 @@ impl Index {
         let mut best = BinaryHeap::with_capacity(length + 2);
         for shard in self.each_shard() {
             for (key, row) in &shard.rows {
-                let replays = match query.order {
-                    ListOrder::Replays => row.tally.replays,
-                    ListOrder::Recent => 0,
-                };
-                let place = (replays, row.sequence);
+                let place = query.place(row.tally.replays, row.sequence);
                 let worse =
                     best.len() > length && best.peek().is_some_and(|Reverse((worst, _))| place < *worst);
                 if worse
