@@ -293,6 +293,8 @@ pub struct Page {
 pub struct Summary {
     /// The entry; its body is empty.
     pub entry: Arc<Entry>,
+    /// Its place in this list: the rest of the list begins after it.
+    pub place: Cursor,
     /// The length of the stored body in bytes.
     pub body_bytes: u64,
     /// Its replays.

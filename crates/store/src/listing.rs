@@ -2,10 +2,17 @@
 
 use nevertwice_domain::entry::{Entry, Tally};
 
-use crate::{ListOrder, ListQuery};
+use crate::{Cursor, ListOrder, ListQuery};
 
 /// The last place there can be in the order of recording.
 const LAST: u64 = i64::MAX.cast_unsigned();
+
+impl Cursor {
+    /// The cursor at a place of [`ListQuery::place`].
+    pub(crate) fn at((replays, sequence): (u64, u64)) -> Self {
+        Self { replays, sequence }
+    }
+}
 
 impl ListQuery {
     /// Whether the filters let this entry through.

@@ -201,18 +201,16 @@ impl State {
         rows.sort_by_key(|row| std::cmp::Reverse(place(row)));
         let more = rows.len() > query.page_length();
         rows.truncate(query.page_length());
-        let next = rows.last().filter(|_| more).map(|row| {
-            let (replays, sequence) = place(row);
-            Cursor { replays, sequence }
-        });
-        Page { items: rows.into_iter().map(Row::summary).collect(), next }
+        let next = rows.last().filter(|_| more).map(|row| Cursor::at(place(row)));
+        Page { items: rows.into_iter().map(|row| row.summary(Cursor::at(place(row)))).collect(), next }
     }
 }
 
 impl Row {
-    fn summary(&self) -> Summary {
+    fn summary(&self, place: Cursor) -> Summary {
         Summary {
             entry: Arc::new(Entry { body: Bytes::new(), ..(*self.entry).clone() }),
+            place,
             body_bytes: self.entry.body.len() as u64,
             tally: self.tally.clone(),
             suspect: self.suspect,

@@ -190,11 +190,10 @@ impl Shared {
         if more {
             best.pop_last();
         }
-        let next = best.last_key_value().filter(|_| more);
-        let next =
-            next.map(|(Reverse((replays, sequence)), _)| Cursor { replays: *replays, sequence: *sequence });
-        let items = best.into_values().map(|row| Summary {
+        let next = best.last_key_value().filter(|_| more).map(|(Reverse(place), _)| Cursor::at(*place));
+        let items = best.into_iter().map(|(Reverse(place), row)| Summary {
             entry: Arc::new(row.entry),
+            place: Cursor::at(place),
             body_bytes: row.body_bytes,
             tally: row.tally,
             suspect: row.suspect,

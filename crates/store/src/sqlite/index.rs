@@ -107,9 +107,10 @@ impl Row {
         Self { sequence, head, body_bytes: entry.body.len() as u64, suspect, tally }
     }
 
-    fn summary(&self) -> Summary {
+    fn summary(&self, place: Cursor) -> Summary {
         Summary {
             entry: Arc::clone(&self.head),
+            place,
             body_bytes: self.body_bytes,
             tally: self.tally.clone(),
             suspect: self.suspect,
@@ -338,13 +339,11 @@ impl Index {
         let mut places: Vec<_> = best.into_sorted_vec().into_iter().map(|Reverse(found)| found).collect();
         let more = places.len() > length;
         places.truncate(length);
-        let next = places
-            .last()
-            .filter(|_| more)
-            .map(|((replays, sequence), _)| Cursor { replays: *replays, sequence: *sequence });
+        let next = places.last().filter(|_| more).map(|(place, _)| Cursor::at(*place));
         // One that has gone since is left out.
-        let items =
-            places.iter().filter_map(|(_, key)| self.read(key).rows.get(key).map(Row::summary)).collect();
-        Page { items, next }
+        let summary = |(place, key): &(_, Fingerprint)| {
+            self.read(key).rows.get(key).map(|row| row.summary(Cursor::at(*place)))
+        };
+        Page { items: places.iter().filter_map(summary).collect(), next }
     }
 }

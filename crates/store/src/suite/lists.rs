@@ -65,7 +65,11 @@ pub(super) async fn pages_are_complete(bench: &Bench) {
     }
     for order in [ListOrder::Replays, ListOrder::Recent, ListOrder::Oldest] {
         for limit in [1, 7, 20, 59, 60, 61] {
-            let items = bench.list(&ListQuery { order, limit, ..ListQuery::default() }).await;
+            let query = ListQuery { order, limit, ..ListQuery::default() };
+            let items = bench.list(&query).await;
+            let rest = bench.list(&ListQuery { after: Some(items[24].place), ..query }).await;
+            assert_eq!(rest.len(), 35, "{order:?} by {limit}: what comes after the 25th");
+            assert_eq!(rest[0].entry, items[25].entry);
             let keys: BTreeSet<_> = items.iter().map(|summary| summary.entry.fingerprint).collect();
             assert_eq!((items.len(), keys.len()), (60, 60), "{order:?} by {limit}");
         }
