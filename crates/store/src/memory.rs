@@ -286,7 +286,7 @@ impl RefusalStore for MemoryStore {
 
     async fn entries(&self) -> Result<u64, StoreError> {
         let now = self.clock.now();
-        Ok(self.lock().rows.values().filter(|row| is_live(&row.entry, now)).count() as u64)
+        Ok(self.open()?.rows.values().filter(|row| is_live(&row.entry, now)).count() as u64)
     }
 
     fn evictions(&self) -> u64 {

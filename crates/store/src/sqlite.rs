@@ -279,6 +279,7 @@ impl RefusalStore for SqliteStore {
     }
 
     async fn entries(&self) -> Result<u64, StoreError> {
+        self.check_open()?;
         Ok(self.index.live(self.clock.now()))
     }
 

@@ -128,6 +128,7 @@ pub(super) async fn close_is_the_end(bench: &Bench) {
     assert_eq!(store.accept(&key, &ocr).await.err().map(|e| e.kind), closed);
     assert_eq!(store.forget(&Selector::default()).await.err().map(|e| e.kind), closed);
     assert_eq!(store.suspect(&ocr, bench.now()).await.err().map(|e| e.kind), closed);
+    assert_eq!(store.entries().await.err().map(|e| e.kind), closed);
     assert_eq!(store.list(&everything()).await.err().map(|e| e.kind), closed);
     assert_eq!(store.show(&key).await.err().map(|e| e.kind), closed);
     assert_eq!(store.close().await.err().map(|e| e.kind), closed);
