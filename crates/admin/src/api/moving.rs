@@ -164,7 +164,9 @@ fn no_fence() -> Problem {
 fn sorted(items: &[&RawValue], gateway: &Gateway, bounds: MemoryBounds) -> (Vec<Moved>, Outcome) {
     let (mut moved, mut outcome) = (Vec::new(), Outcome::default());
     for (index, raw) in items.iter().enumerate() {
-        let read = serde_json::from_str::<Portable>(raw.get()).map_err(|e| e.to_string());
+        // the place is within the item, which is one line as a rule
+        let why = |e: serde_json::Error| e.to_string().replace(" at line 1 column ", " at column ");
+        let read = serde_json::from_str::<Portable>(raw.get()).map_err(why);
         match read.and_then(Portable::read) {
             Ok((Moved { entry, .. }, suspect))
                 if suspect
