@@ -17,6 +17,7 @@ mod http2;
 mod lives;
 mod memory_settings;
 mod metrics;
+mod moving;
 mod not_verdicts;
 mod off_is_identical;
 mod openai;

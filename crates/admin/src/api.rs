@@ -1,6 +1,7 @@
 //! The routes, and what holds for all of them: who may ask, how long an answer may take, and that every refusal is a
 //! problem document.
 
+mod moving;
 mod refusals;
 mod shapes;
 
@@ -29,6 +30,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// The longest body of a request, in bytes.
 const BODY_MAX_BYTES: usize = 64 * 1024;
+/// Imports at once; more wait their turn, before their bodies are read.
+pub(crate) const IMPORTS: usize = 2;
 /// What Prometheus takes for OpenMetrics.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// The description for programs, kept by hand; a test holds it against [`routes`].
@@ -45,6 +48,11 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<Shared>>)> {
         ("/admin/v1/version", get(version)),
         ("/admin/v1/refusals", get(refusals::list)),
         ("/admin/v1/refusals/forget", post(refusals::forget)),
+        ("/admin/v1/refusals/export", get(moving::export)),
+        (
+            "/admin/v1/refusals/import",
+            post(moving::import).layer(DefaultBodyLimit::max(moving::IMPORT_MAX_BYTES)),
+        ),
         ("/admin/v1/refusals/{fingerprint}", get(refusals::show).delete(refusals::forget_one)),
         ("/admin/v1/coverage", get(coverage)),
         ("/admin/v1/upstreams", get(upstreams)),

@@ -21,7 +21,7 @@ use nevertwice_gateway::Gateway;
 use nevertwice_store::RefusalStore;
 use secrecy::ExposeSecret;
 use serde::Serialize;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
 pub use crate::listener::AdminServer;
@@ -69,7 +69,8 @@ pub async fn start(
     let socket = listener::bind(admin.listen)?;
     let access = Access::new(token, socket.local_addr()?.ip());
     let tasks = TaskTracker::new();
-    let state = Arc::new(Shared { version, access, gateway, tasks: tasks.clone() });
+    let imports = Arc::new(Semaphore::new(api::IMPORTS));
+    let state = Arc::new(Shared { version, access, gateway, imports, tasks: tasks.clone() });
     AdminServer::start(socket, api::router(state), tasks)
 }
 
@@ -78,6 +79,8 @@ pub(crate) struct Shared {
     version: Version,
     access: Access,
     gateway: watch::Receiver<Option<Gateway>>,
+    /// Places for imports, whose bodies are large.
+    imports: Arc<Semaphore>,
     /// What goes on although the caller has left; the server waits for it when it stops.
     tasks: TaskTracker,
 }

@@ -140,7 +140,7 @@ impl Client {
     /// # Errors
     /// When the gateway cannot be reached or refuses.
     pub async fn get(&self, path: &str) -> Result<Value, Failure> {
-        self.call(Method::GET, path, None).await
+        self.call(Method::GET, path, Bytes::new()).await
     }
 
     /// Does something.
@@ -148,10 +148,25 @@ impl Client {
     /// # Errors
     /// When the gateway cannot be reached or refuses.
     pub async fn post(&self, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
+        let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
         self.call(Method::POST, path, body).await
     }
 
-    async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
+    /// Does something, with a body that is JSON already.
+    ///
+    /// # Errors
+    /// When the gateway cannot be reached or refuses.
+    pub async fn post_text(&self, path: &str, body: String) -> Result<Value, Failure> {
+        self.call(Method::POST, path, body.into()).await
+    }
+
+    /// Which gateway it is.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("{}{}", self.url, self.prefix)
+    }
+
+    async fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Value, Failure> {
         let failed = |what: String| Failure::failed(&format!("the admin API at {} {what}", self.url));
         let exchange = tokio::time::timeout(TIMEOUT, self.exchange(method, path, body)).await;
         let (status, bytes) = exchange
@@ -174,12 +189,7 @@ impl Client {
     }
 
     /// One request on a connection of its own. The error completes the sentence `the admin API ...`.
-    async fn exchange(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&Value>,
-    ) -> Result<(StatusCode, Bytes), String> {
+    async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, Bytes), String> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|e| {
             format!("cannot be reached ({e}): is the gateway running, and is `admin` in its configuration?")
         })?;
@@ -197,7 +207,6 @@ impl Client {
         if let Some(bearer) = &self.bearer {
             request = request.header(AUTHORIZATION, bearer);
         }
-        let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
         let request = request.body(Full::new(body)).map_err(|e| broken(&e))?;
         let response = sender.send_request(request).await.map_err(|e| broken(&e))?;
         let status = response.status();

@@ -22,7 +22,7 @@ pub enum Command {
     Demo(cmd::demo::Demo),
     /// Check a configuration file; exit code 2 and every problem if it does not hold
     Check(cmd::check::Check),
-    /// See and forget remembered refusals
+    /// See, forget and move remembered refusals
     Refusals(cmd::refusals::Refusals),
     /// Which routes have the memory, and which not, with the reason
     Coverage(cmd::coverage::Coverage),

@@ -36,7 +36,7 @@ use crate::metrics::{Metrics, UpstreamMetrics};
 use crate::serve::{Listener, Stop};
 use crate::upstream::Upstream;
 
-pub use crate::status::{Coverage, GuardStatus, Phase, RouteCoverage, UpstreamStatus};
+pub use crate::status::{Coverage, GuardStatus, MemoryBounds, Phase, RouteCoverage, UpstreamStatus};
 pub use crate::upstream::StartError;
 
 /// What every request needs. Built once; immutable but for counters.

@@ -43,7 +43,7 @@ pub(crate) struct Memory {
     pub(crate) key: DeploymentKey,
     pub(crate) statuses: StatusSet,
     pub(crate) max_body_bytes: u64,
-    max_entries: u64,
+    pub(crate) max_entries: u64,
     accepted: Cache<Fingerprint, Millis>,
     tracker: TaskTracker,
     clock: Arc<dyn Clock>,
@@ -109,7 +109,8 @@ impl UpstreamGuard {
         }
     }
 
-    fn distrusts(&self, recorded_at: Millis) -> bool {
+    /// Whether what was recorded at this time is not used.
+    pub(crate) fn distrusts(&self, recorded_at: Millis) -> bool {
         self.distrusted.hold().iter().any(|(since, until)| (*since..=*until).contains(&recorded_at))
     }
 }

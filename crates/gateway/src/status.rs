@@ -11,6 +11,7 @@ use nevertwice_store::{News, RefusalStore};
 use serde::Serialize;
 
 use crate::Gateway;
+use crate::memory::Memory;
 use crate::upstream::Upstream;
 
 /// How long the store may take to count its entries for the metrics.
@@ -59,6 +60,15 @@ pub struct GuardStatus {
     pub judged: usize,
 }
 
+/// What the memory takes in.
+#[derive(Clone, Copy, Debug)]
+pub struct MemoryBounds {
+    /// The most entries.
+    pub max_entries: u64,
+    /// The longest body of a refusal, in bytes.
+    pub max_body_bytes: u64,
+}
+
 /// Which routes have the memory, and which not, with the reason.
 #[derive(Clone, Debug, Serialize)]
 pub struct Coverage {
@@ -102,6 +112,20 @@ impl Gateway {
     #[must_use]
     pub fn store(&self) -> Option<Arc<dyn RefusalStore>> {
         self.shared.memory.as_ref().map(|m| Arc::clone(&m.store))
+    }
+
+    /// What the memory takes in; `None` while it is off.
+    #[must_use]
+    pub fn memory_bounds(&self) -> Option<MemoryBounds> {
+        let of = |m: &Memory| MemoryBounds { max_entries: m.max_entries, max_body_bytes: m.max_body_bytes };
+        self.shared.memory.as_ref().map(of)
+    }
+
+    /// Whether this gateway believes nothing that was recorded for an upstream at this time, because of a mass refusal.
+    #[must_use]
+    pub fn distrusts(&self, name: &UpstreamName, recorded_at: Millis) -> bool {
+        let upstream = self.shared.upstreams.iter().find(|u| u.name() == name);
+        upstream.and_then(|u| u.guard.as_ref()).is_some_and(|guard| guard.distrusts(recorded_at))
     }
 
     /// The time, as the gateway sees it.

@@ -19,6 +19,7 @@ mod failure;
 mod fence;
 mod keeping;
 mod listing;
+mod moving;
 mod news;
 
 pub mod memory;
@@ -26,6 +27,7 @@ pub mod redis;
 pub mod sqlite;
 pub mod suite;
 
+pub use moving::{Imported, Moved};
 pub use news::News;
 
 /// The memory of refusals.
@@ -75,6 +77,20 @@ pub trait RefusalStore: Send + Sync {
     /// # Errors
     /// When it could not be made durable; then it is not recorded.
     async fn record(&self, candidate: Candidate, fence: Fence) -> Result<Recorded, StoreError>;
+
+    /// Puts entries of another store, or of this one as it was, as they are: each with its own life and its tally. One is not
+    /// put when it has expired, when a forget that matches it came after `fence`, or when a live entry is under its key
+    /// already, suspect or not. Their order is the order of recording from then on, and they count for `max_entries` as if
+    /// they were recorded. Returns what became of each, in the same order, once they are durable.
+    ///
+    /// # Errors
+    /// When one could not be made durable. Some of the others may be there then; to import all again is safe.
+    async fn import(
+        &self,
+        moved: Vec<Moved>,
+        fence: Fence,
+        max_entries: u64,
+    ) -> Result<Vec<Imported>, StoreError>;
 
     /// The upstream accepted this document: removes its entry and its strikes, and remembers durably that the upstream has
     /// accepted something. Costs no I/O when there is nothing to remove and the acceptance is known. Returns whether an
@@ -231,6 +247,8 @@ pub enum ListOrder {
     Replays,
     /// The latest recorded first.
     Recent,
+    /// The earliest recorded first. What is recorded while pages are read comes at the end, so that every entry comes once.
+    Oldest,
 }
 
 /// Which entries to list.
@@ -257,7 +275,7 @@ pub struct ListQuery {
 pub struct Cursor {
     /// The replays of that entry (0 when listing by time).
     pub replays: u64,
-    /// Its place in the order of recording.
+    /// Its place in the order of recording, counted from the other end where the earliest come first.
     pub sequence: u64,
 }
 
@@ -275,6 +293,8 @@ pub struct Page {
 pub struct Summary {
     /// The entry; its body is empty.
     pub entry: Arc<Entry>,
+    /// Its place in this list: the rest of the list begins after it.
+    pub place: Cursor,
     /// The length of the stored body in bytes.
     pub body_bytes: u64,
     /// Its replays.

@@ -15,7 +15,8 @@ use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use crate::fence::FenceLog;
 use crate::keeping::{goes_on, is_in_a_row, is_live, is_servable};
 use crate::{
-    Cursor, Fence, ListOrder, ListQuery, Page, Recalled, Recorded, RefusalStore, Shown, StoreError, Summary,
+    Cursor, Fence, Imported, ListQuery, Moved, Page, Recalled, Recorded, RefusalStore, Shown, StoreError,
+    Summary,
 };
 
 /// A store in the memory of this process.
@@ -121,11 +122,30 @@ impl State {
 
         let tally = carried.map(|(tally, _)| tally).unwrap_or_default();
         let entry = Arc::new(entry);
-        self.last_sequence += 1;
-        let row = Row { entry: Arc::clone(&entry), sequence: self.last_sequence, suspect: false, tally };
-        self.rows.insert(key, row);
-        self.bound_rows(max_entries, now);
+        self.put(Arc::clone(&entry), tally, max_entries, now);
         Recorded::Stored(entry)
+    }
+
+    fn import(&mut self, moved: Moved, fence: Fence, max_entries: u64, now: Millis) -> Imported {
+        let Moved { entry, tally } = moved;
+        if !is_live(&entry, now) {
+            return Imported::Expired;
+        }
+        if self.fences.bars(fence, &entry, entry.first_refused_at) {
+            return Imported::Fenced;
+        }
+        if self.live(&entry.fingerprint, now).is_some() {
+            return Imported::AlreadyThere;
+        }
+        self.put(Arc::new(entry), tally, max_entries, now);
+        Imported::Stored
+    }
+
+    fn put(&mut self, entry: Arc<Entry>, tally: Tally, max_entries: u64, now: Millis) {
+        self.last_sequence += 1;
+        let row = Row { entry, sequence: self.last_sequence, suspect: false, tally };
+        self.rows.insert(row.entry.fingerprint, row);
+        self.bound_rows(max_entries, now);
     }
 
     /// Those that have expired go first, then the oldest.
@@ -170,10 +190,7 @@ impl State {
     }
 
     fn list(&self, query: &ListQuery, now: Millis) -> Page {
-        let place = |row: &Row| match query.order {
-            ListOrder::Replays => (row.tally.replays, row.sequence),
-            ListOrder::Recent => (0, row.sequence),
-        };
+        let place = |row: &Row| query.place(row.tally.replays, row.sequence);
         let mut rows: Vec<&Row> = self
             .rows
             .values()
@@ -184,18 +201,16 @@ impl State {
         rows.sort_by_key(|row| std::cmp::Reverse(place(row)));
         let more = rows.len() > query.page_length();
         rows.truncate(query.page_length());
-        let next = rows.last().filter(|_| more).map(|row| {
-            let (replays, sequence) = place(row);
-            Cursor { replays, sequence }
-        });
-        Page { items: rows.into_iter().map(Row::summary).collect(), next }
+        let next = rows.last().filter(|_| more).map(|row| Cursor::at(place(row)));
+        Page { items: rows.into_iter().map(|row| row.summary(Cursor::at(place(row)))).collect(), next }
     }
 }
 
 impl Row {
-    fn summary(&self) -> Summary {
+    fn summary(&self, place: Cursor) -> Summary {
         Summary {
             entry: Arc::new(Entry { body: Bytes::new(), ..(*self.entry).clone() }),
+            place,
             body_bytes: self.entry.body.len() as u64,
             tally: self.tally.clone(),
             suspect: self.suspect,
@@ -216,6 +231,17 @@ impl RefusalStore for MemoryStore {
 
     async fn record(&self, candidate: Candidate, fence: Fence) -> Result<Recorded, StoreError> {
         Ok(self.open()?.record(candidate, fence, self.clock.now()))
+    }
+
+    async fn import(
+        &self,
+        moved: Vec<Moved>,
+        fence: Fence,
+        max_entries: u64,
+    ) -> Result<Vec<Imported>, StoreError> {
+        let mut state = self.open()?;
+        let now = self.clock.now();
+        Ok(moved.into_iter().map(|moved| state.import(moved, fence, max_entries, now)).collect())
     }
 
     async fn accept(&self, key: &Fingerprint, upstream: &UpstreamName) -> Result<bool, StoreError> {
@@ -260,7 +286,7 @@ impl RefusalStore for MemoryStore {
 
     async fn entries(&self) -> Result<u64, StoreError> {
         let now = self.clock.now();
-        Ok(self.lock().rows.values().filter(|row| is_live(&row.entry, now)).count() as u64)
+        Ok(self.open()?.rows.values().filter(|row| is_live(&row.entry, now)).count() as u64)
     }
 
     fn evictions(&self) -> u64 {

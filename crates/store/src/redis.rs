@@ -37,8 +37,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    Fence, Lease, ListQuery, Looked, News, Page, Recalled, Recorded, RefusalStore, Shown, StoreError,
-    StoreErrorKind,
+    Fence, Imported, Lease, ListQuery, Looked, Moved, News, Page, Recalled, Recorded, RefusalStore, Shown,
+    StoreError, StoreErrorKind,
 };
 use event::Event;
 use keys::Keys;
@@ -313,6 +313,21 @@ impl RefusalStore for RedisStore {
             tracing::warn!("too many verdicts wait for the refusal store, further ones are not remembered");
         }
         result
+    }
+
+    async fn import(
+        &self,
+        moved: Vec<Moved>,
+        fence: Fence,
+        max_entries: u64,
+    ) -> Result<Vec<Imported>, StoreError> {
+        self.shared.check_open()?;
+        let mut imported = Vec::with_capacity(moved.len());
+        // one after the other: their order is the order of recording
+        for moved in &moved {
+            imported.push(self.shared.import(moved, fence, max_entries).await?);
+        }
+        Ok(imported)
     }
 
     async fn accept(&self, key: &Fingerprint, upstream: &UpstreamName) -> Result<bool, StoreError> {

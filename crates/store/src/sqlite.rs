@@ -24,7 +24,10 @@ use tokio::sync::oneshot;
 use self::index::{Change, Found, Index};
 use self::reader::{Read, Reader};
 use self::writer::{Answer, Outcome, Request, Work, Writer};
-use crate::{Fence, ListQuery, Page, Recalled, Recorded, RefusalStore, Shown, StoreError, StoreErrorKind};
+use crate::{
+    Fence, Imported, ListQuery, Moved, Page, Recalled, Recorded, RefusalStore, Shown, StoreError,
+    StoreErrorKind,
+};
 
 mod failure;
 mod index;
@@ -163,9 +166,7 @@ impl SqliteStore {
     async fn count(&self, work: Work) -> Result<u64, StoreError> {
         match self.ask(work).await? {
             Outcome::Count(count) => Ok(count),
-            Outcome::Recorded(_) => {
-                Err(StoreErrorKind::Io.error("the refusal store answered another question"))
-            }
+            _ => Err(another_question()),
         }
     }
 
@@ -200,6 +201,10 @@ impl SqliteStore {
     }
 }
 
+fn another_question() -> StoreError {
+    StoreErrorKind::Io.error("the refusal store answered another question")
+}
+
 #[async_trait]
 impl RefusalStore for SqliteStore {
     fn near(&self, key: &Fingerprint) -> Option<Arc<Entry>> {
@@ -227,7 +232,20 @@ impl RefusalStore for SqliteStore {
         self.check_open()?;
         match self.ask(Work::Record { candidate: Box::new(candidate), fence }).await? {
             Outcome::Recorded(recorded) => Ok(recorded),
-            Outcome::Count(_) => Err(StoreErrorKind::Io.error("the refusal store answered another question")),
+            _ => Err(another_question()),
+        }
+    }
+
+    async fn import(
+        &self,
+        moved: Vec<Moved>,
+        fence: Fence,
+        max_entries: u64,
+    ) -> Result<Vec<Imported>, StoreError> {
+        self.check_open()?;
+        match self.ask(Work::Import { moved, fence, max_entries }).await? {
+            Outcome::Imported(imported) => Ok(imported),
+            _ => Err(another_question()),
         }
     }
 
@@ -261,6 +279,7 @@ impl RefusalStore for SqliteStore {
     }
 
     async fn entries(&self) -> Result<u64, StoreError> {
+        self.check_open()?;
         Ok(self.index.live(self.clock.now()))
     }
 

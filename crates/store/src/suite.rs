@@ -22,6 +22,7 @@ mod crowds;
 mod forgetting;
 mod lists;
 mod lives;
+mod moving;
 mod records;
 pub mod samples;
 
@@ -64,8 +65,11 @@ pub async fn conformance(make: impl AsyncFn(Arc<ManualClock>) -> Arc<dyn Refusal
             an_acceptance_fences_nobody suspects_are_seen_and_not_served;
         counting: replays_are_counted_and_named replays_go_on_across_renewals
             another_document_or_status_starts_a_new_tally the_first_refusal_goes_on_with_the_tally nothing_counts_for_what_is_gone;
-        lists: filters_select orders_are_total pages_are_complete cursors_survive_change a_summary_has_no_body
-            many_entries_are_listed;
+        lists: filters_select orders_are_total pages_are_complete cursors_survive_change
+            the_oldest_first_each_once_whatever_changes a_summary_has_no_body many_entries_are_listed;
+        moving: what_was_imported_is_as_it_was a_live_entry_stays_as_it_is what_is_over_is_not_imported
+            an_expired_entry_makes_room_for_an_imported_one imports_count_like_records_in_their_order
+            a_forget_bars_what_is_imported_after_it an_imported_entry_is_like_any_other a_memory_moves_as_a_whole;
     }
 }
 

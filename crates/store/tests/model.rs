@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use nevertwice_domain::clock::{Clock, ManualClock, Millis};
-use nevertwice_domain::entry::{Candidate, Selector};
+use nevertwice_domain::entry::{Candidate, Selector, Tally};
 use nevertwice_domain::strike::{Ladder, LifePolicy};
 use nevertwice_store::memory::MemoryStore;
 use nevertwice_store::sqlite::{SqliteOptions, SqliteStore};
 use nevertwice_store::suite::samples;
-use nevertwice_store::{Fence, ListOrder, ListQuery, RefusalStore};
+use nevertwice_store::{Fence, ListOrder, ListQuery, Moved, RefusalStore};
 
 const KEYS: u64 = 12;
 const UPSTREAMS: [&str; 3] = ["ocr", "tika", "classifier"];
@@ -61,6 +61,18 @@ fn candidate(rng: &mut Rng) -> Candidate {
     Candidate { entry, life, max_entries: pick(rng, &[3, 8, 8, 100]) }
 }
 
+fn moved(rng: &mut Rng, now: Millis) -> Moved {
+    let Candidate { mut entry, .. } = candidate(rng);
+    entry.recorded_at = Millis(now.0 - rng.i64(-70_000..5000));
+    entry.first_refused_at = Millis(entry.recorded_at.0 - rng.i64(0..5000));
+    entry.ttl_ms = rng.u64(..10_000);
+    let mut tally = Tally::default();
+    for n in 0..rng.i64(..3) {
+        tally.add(&samples::tenant(pick(rng, &["a", "b", "d"])), Millis(entry.recorded_at.0 + n));
+    }
+    Moved { entry, tally }
+}
+
 fn selector(rng: &mut Rng, now: Millis) -> Selector {
     let n = rng.u64(..KEYS);
     Selector {
@@ -78,7 +90,7 @@ fn query(rng: &mut Rng) -> ListQuery {
         status: maybe(rng, |rng| samples::status(pick(rng, &STATUSES))),
         document: maybe(rng, |_| samples::document(0)),
         tenant: maybe(rng, |_| samples::tenant("b")),
-        order: pick(rng, &[ListOrder::Replays, ListOrder::Recent]),
+        order: pick(rng, &[ListOrder::Replays, ListOrder::Recent, ListOrder::Oldest]),
         limit: rng.usize(1..5),
         after: None,
     }
@@ -103,7 +115,7 @@ impl Pair {
         let now = self.clock.now();
         let (a, b): (&dyn RefusalStore, &dyn RefusalStore) = (&self.reference, &self.embedded);
         let key = samples::fingerprint(rng.u64(..KEYS));
-        match rng.u8(..20) {
+        match rng.u8(..21) {
             0..7 => {
                 let candidate = candidate(rng);
                 let fences = match rng.u8(..4) {
@@ -152,6 +164,19 @@ impl Pair {
                 let query = query(rng);
                 let done = [all_pages(a, query.clone()).await, all_pages(b, query.clone()).await];
                 (format!("list {query:?}"), done)
+            }
+            19 => {
+                let moved: Vec<_> = (0..rng.usize(..3)).map(|_| moved(rng, now)).collect();
+                let fences = match rng.u8(..2) {
+                    0 if !self.fences.is_empty() => self.fences.swap_remove(rng.usize(..self.fences.len())),
+                    _ => fences(a, b).await,
+                };
+                let most = pick(rng, &[3, 100]);
+                let done = [
+                    a.import(moved.clone(), fences.0, most).await,
+                    b.import(moved.clone(), fences.1, most).await,
+                ];
+                (format!("import {moved:?}"), done.map(|d| format!("{d:?}")))
             }
             _ => {
                 self.embedded.close().await.unwrap_or_else(|e| unreachable!("{e}"));

@@ -22,7 +22,7 @@ use super::{Answer, segment};
 use crate::access::Who;
 use crate::near;
 use crate::problem::{Code, Problem};
-use crate::query::{self, fields, no_parameters, parameters};
+use crate::query::{self, Given, fields, no_parameters, parameters};
 use crate::{Peer, Shared};
 
 /// Entries on a page when nothing is said.
@@ -56,10 +56,6 @@ fn list_query(query: Option<&str>) -> Result<ListQuery, Problem> {
         _ => Err("has to be `replays` or `recent`".to_owned()),
     })?;
     let order = order.unwrap_or_default();
-    let limit = given.get("limit", |text| {
-        let limit = text.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
-        limit.ok_or_else(|| format!("has to be a number from 1 to {LIMIT_MAX}"))
-    })?;
     let status = given.get("status", |text| {
         text.parse().map_err(|_| "has to be a number".to_owned()).and_then(query::status)
     })?;
@@ -69,20 +65,29 @@ fn list_query(query: Option<&str>) -> Result<ListQuery, Problem> {
         document: given.get("document", |text| query::document(text))?,
         tenant: given.get("tenant", |text| query::tenant(text))?,
         order,
-        limit: limit.unwrap_or(LIMIT),
+        limit: page_length(&given)?,
         after: given.get("cursor", |text| read_cursor(order, text))?,
     })
 }
 
+/// The parameter `limit`.
+pub(super) fn page_length(given: &Given<String>) -> Result<usize, Problem> {
+    let limit = given.get("limit", |text| {
+        let limit = text.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
+        limit.ok_or_else(|| format!("has to be a number from 1 to {LIMIT_MAX}"))
+    })?;
+    Ok(limit.unwrap_or(LIMIT))
+}
+
 /// The place in the list, with the order that it belongs to.
-fn write_cursor(order: ListOrder, cursor: Cursor) -> String {
+pub(super) fn write_cursor(order: ListOrder, cursor: Cursor) -> String {
     let mut bytes = vec![order_byte(order)];
     bytes.extend(cursor.replays.to_be_bytes());
     bytes.extend(cursor.sequence.to_be_bytes());
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-fn read_cursor(order: ListOrder, text: &str) -> Result<Cursor, String> {
+pub(super) fn read_cursor(order: ListOrder, text: &str) -> Result<Cursor, String> {
     let unknown = || "has to be the `next_cursor` of the page before".to_owned();
     let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| unknown())?;
     let [kind, numbers @ ..] = bytes.as_slice() else { return Err(unknown()) };
@@ -101,6 +106,7 @@ fn order_byte(order: ListOrder) -> u8 {
     match order {
         ListOrder::Replays => 1,
         ListOrder::Recent => 2,
+        ListOrder::Oldest => 3,
     }
 }
 
@@ -146,16 +152,16 @@ pub(super) async fn forget(
 ) -> Answer<Forgotten> {
     let (gateway, store) = state.memory()?;
     no_parameters(query.as_deref())?;
-    let which = selector(&whole(body)?)?;
+    let which = selector(&whole(body, super::BODY_MAX_BYTES)?)?;
     if let Some(upstream) = &which.upstream {
         check_upstream(&gateway, store.as_ref(), upstream).await?;
     }
     Ok(Json(Forgotten { forgotten: carry_out(&state, store, which, who, peer).await? }))
 }
 
-fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
+pub(super) fn whole(body: Result<Bytes, BytesRejection>, most: usize) -> Result<Bytes, Problem> {
     body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(Code::BodyTooLarge, "at most 65536 bytes"),
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(Code::BodyTooLarge, format!("at most {most} bytes")),
         _ => Problem::bad("the body ended early"),
     })
 }

@@ -8,7 +8,7 @@ use http::header::ALLOW;
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use nevertwice_domain::clock::Millis;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::task::TaskTracker;
 
 use super::*;
@@ -26,7 +26,8 @@ fn api() -> TowerToHyperService<Router> {
     };
     let (_, gateway) = watch::channel(None);
     let access = Access::new(None, IpAddr::from([127, 0, 0, 1]));
-    TowerToHyperService::new(router(Arc::new(Shared { version, access, gateway, tasks: TaskTracker::new() })))
+    let (imports, tasks) = (Arc::new(Semaphore::new(IMPORTS)), TaskTracker::new());
+    TowerToHyperService::new(router(Arc::new(Shared { version, access, gateway, imports, tasks })))
 }
 
 async fn answer(api: &TowerToHyperService<Router>, method: &str, path: &str) -> Response {

@@ -16,7 +16,7 @@ fn client(url: &str, token: Option<&str>, secrets: &Given) -> Result<Client, Fai
     Client::with_secrets(url, &TokenArgs { token: token.map(ToOwned::to_owned) }, secrets)
 }
 
-/// A client of a server that gives these answers, one a connection, and the heads of the requests that it saw.
+/// A client of a server that gives these answers, one a connection, and the requests that it saw.
 pub async fn canned(answers: Vec<Value>) -> (Client, JoinSet<Vec<String>>) {
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", socket.local_addr().unwrap());
@@ -26,7 +26,16 @@ pub async fn canned(answers: Vec<Value>) -> (Client, JoinSet<Vec<String>>) {
         for answer in answers {
             let (mut stream, _) = socket.accept().await.unwrap();
             let mut request = Vec::new();
-            while !request.windows(4).any(|w| w == b"\r\n\r\n") {
+            let head = loop {
+                stream.read_buf(&mut request).await.unwrap();
+                if let Some(at) = request.windows(4).position(|w| w == b"\r\n\r\n") {
+                    break at + 4;
+                }
+            };
+            let text = String::from_utf8(request[..head].to_vec()).unwrap();
+            let length = text.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let length = length.map_or(0, |length| length.parse().unwrap());
+            while request.len() < head + length {
                 stream.read_buf(&mut request).await.unwrap();
             }
             seen.push(String::from_utf8(request).unwrap());

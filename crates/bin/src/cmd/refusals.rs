@@ -1,7 +1,10 @@
-//! `nevertwice refusals`: what the memory of a running gateway holds, and forgetting it.
+//! `nevertwice refusals`: what the memory of a running gateway holds, forgetting it, and moving it to another.
 
+mod export;
 mod forget;
+mod import;
 mod list;
+mod moving;
 mod show;
 
 use std::fs::File;
@@ -41,6 +44,10 @@ enum Command {
     Show(show::Show),
     /// Forget refusals, so that the next request with such a document goes to the upstream
     Forget(forget::Forget),
+    /// Write all refusals to a file, with everything, to be imported elsewhere or kept as a copy
+    Export(export::Export),
+    /// Read refusals from such a file; those that are there already stay as they are
+    Import(import::Import),
 }
 
 /// Does it.
@@ -49,6 +56,8 @@ pub async fn run(refusals: &Refusals) -> Result<Exit, Failure> {
         Command::List(list) => list::run(list).await,
         Command::Show(show) => show::run(show).await,
         Command::Forget(forget) => forget::run(forget).await,
+        Command::Export(export) => export::run(export).await,
+        Command::Import(import) => import::run(import).await,
     }
 }
 

@@ -10,7 +10,7 @@ use nevertwice_config::secret::Process;
 use nevertwice_domain::clock::ManualClock;
 use nevertwice_store::memory::MemoryStore;
 use nevertwice_store::suite::samples;
-use nevertwice_store::{ListQuery, Page, Recalled, Shown, StoreErrorKind};
+use nevertwice_store::{Imported, ListQuery, Moved, Page, Recalled, Shown, StoreErrorKind};
 use tokio::sync::Semaphore;
 
 use super::*;
@@ -53,6 +53,15 @@ impl RefusalStore for InHand {
             self.write.acquire().await.unwrap().forget();
         }
         self.inner.record(candidate, fence).await
+    }
+
+    async fn import(
+        &self,
+        moved: Vec<Moved>,
+        fence: Fence,
+        max_entries: u64,
+    ) -> Result<Vec<Imported>, StoreError> {
+        self.inner.import(moved, fence, max_entries).await
     }
 
     async fn accept(&self, key: &Fingerprint, upstream: &UpstreamName) -> Result<bool, StoreError> {

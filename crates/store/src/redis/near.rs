@@ -119,11 +119,11 @@ impl Near {
         self.known.insert(entry.fingerprint, Arc::new(known));
     }
 
-    /// The store has this entry now in place of another: its replays begin anew.
-    pub(super) fn put_anew(&self, entry: &Arc<Entry>, mark: Mark) {
+    /// The store has this entry now in place of another: its replays begin anew, or with those that it brings.
+    pub(super) fn put_anew(&self, entry: &Arc<Entry>, replays: u64, mark: Mark) {
         self.known.remove(&entry.fingerprint);
         self.untold().remove(&entry.fingerprint);
-        self.put(entry, 0, mark);
+        self.put(entry, replays, mark);
     }
 
     /// The entry, if it may be replayed without asking.

@@ -160,13 +160,10 @@ impl Shared {
 
     pub(super) async fn list(self: &Arc<Self>, query: &ListQuery) -> Result<Page, StoreError> {
         self.tell_replays().await?;
-        let place = |row: &Row| match query.order {
-            ListOrder::Replays => (row.tally.replays, row.number),
-            ListOrder::Recent => (0, row.number),
-        };
+        let place = |row: &Row| query.place(row.tally.replays, row.number);
         // the best so far, one more than a page has
         let mut best = BTreeMap::new();
-        let mut after = 0;
+        let mut after = query.begins_after();
         loop {
             let (rows, _, next) = self.page(after, PAGE).await?;
             let now = self.now();
@@ -182,20 +179,21 @@ impl Shared {
                     }
                 }
             }
+            let full = best.len() > query.page_length() && query.order == ListOrder::Oldest;
             match next {
-                Some(next) => after = next,
-                None => break,
+                // later ones come later in this order
+                Some(next) if !full => after = next,
+                _ => break,
             }
         }
         let more = best.len() > query.page_length();
         if more {
             best.pop_last();
         }
-        let next = best.last_key_value().filter(|_| more);
-        let next =
-            next.map(|(Reverse((replays, sequence)), _)| Cursor { replays: *replays, sequence: *sequence });
-        let items = best.into_values().map(|row| Summary {
+        let next = best.last_key_value().filter(|_| more).map(|(Reverse(place), _)| Cursor::at(*place));
+        let items = best.into_iter().map(|(Reverse(place), row)| Summary {
             entry: Arc::new(row.entry),
+            place: Cursor::at(place),
             body_bytes: row.body_bytes,
             tally: row.tally,
             suspect: row.suspect,

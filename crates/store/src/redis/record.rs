@@ -14,10 +14,10 @@ use redis::{FromRedisValue, Value};
 
 use super::Shared;
 use super::event::{self, Event};
-use super::operations::{corrupt, key_of, number, tally, text};
+use super::operations::{STEP, corrupt, key_of, number, tally, text};
 use super::value::{self, StoredStrike};
-use crate::keeping::{REMNANT_MS, STRIKE_MS, goes_on, is_in_a_row, is_servable};
-use crate::{Fence, Recorded, StoreError, StoreErrorKind};
+use crate::keeping::{REMNANT_MS, STRIKE_MS, goes_on, is_in_a_row, is_live, is_servable};
+use crate::{Fence, Imported, Moved, Recorded, StoreError, StoreErrorKind};
 
 /// How often a record is decided anew because something changed meanwhile.
 const DECISIONS: u32 = 16;
@@ -44,6 +44,21 @@ struct Decision {
     strike: Option<StoredStrike>,
     entry: Option<Entry>,
     carried: bool,
+    /// The tally that an imported entry brings.
+    tally: Tally,
+}
+
+impl Before {
+    /// Whether a forget bars an attempt that began at `fence` from putting `entry`.
+    fn bars(&self, fence: Fence, entry: &Entry, first_refused_at: Millis) -> bool {
+        let (key, document) = (&entry.fingerprint, &entry.document.digest);
+        let forgotten = |which: &Selector| {
+            which.matches(key, document, &entry.upstream, entry.status.get(), first_refused_at)
+        };
+        // a fence from a time that the store does not remember bars too
+        let known = self.epoch.parse::<u64>().is_ok_and(|epoch| fence.0 <= epoch);
+        !known || fence.0 < self.floor || fence.0 < self.keyed || self.wide.iter().any(forgotten)
+    }
 }
 
 impl Shared {
@@ -72,12 +87,45 @@ impl Shared {
                     if decision.carried {
                         self.near.put(entry, carried, mark);
                     } else {
-                        self.near.put_anew(entry, mark);
+                        self.near.put_anew(entry, 0, mark);
                     }
                     // told to the others by the script
                     self.leases.tell(&Event::Recorded(*key));
                 }
                 return Ok(recorded);
+            }
+        }
+        Err(StoreErrorKind::Busy.error("others kept changing the entry under this fingerprint"))
+    }
+
+    /// Puts an entry as it is, if nothing live is there.
+    pub(super) async fn import(
+        &self,
+        Moved { entry, tally }: &Moved,
+        fence: Fence,
+        max_entries: u64,
+    ) -> Result<Imported, StoreError> {
+        let key = &entry.fingerprint;
+        let until = Instant::now() + STEP;
+        for _ in 0..DECISIONS {
+            let now = self.now();
+            if !is_live(entry, now) {
+                return Ok(Imported::Expired);
+            }
+            let mark = self.near.mark();
+            let before = self.before(key, fence, until).await?;
+            if before.bars(fence, entry, entry.first_refused_at) {
+                return Ok(Imported::Fenced);
+            }
+            if before.present.as_ref().is_some_and(|(present, _)| is_live(present, now)) {
+                return Ok(Imported::AlreadyThere);
+            }
+            let decision =
+                Decision { strike: None, entry: Some(entry.clone()), carried: false, tally: tally.clone() };
+            if self.commit(key, &before, &decision, max_entries.max(1), now, until).await? {
+                self.near.put_anew(&Arc::new(entry.clone()), tally.replays, mark);
+                self.leases.tell(&Event::Recorded(*key));
+                return Ok(Imported::Stored);
             }
         }
         Err(StoreErrorKind::Busy.error("others kept changing the entry under this fingerprint"))
@@ -175,6 +223,12 @@ impl Shared {
             None => call.arg(0).arg("").arg("").arg(0).arg(0).arg(0).arg(0),
         };
         call.arg(most).arg(VICTIMS);
+        let tally = &decision.tally;
+        let time = |at: Option<Millis>| at.map(|at| at.0.to_string()).unwrap_or_default();
+        call.arg(tally.replays)
+            .arg(time(tally.first_replayed_at))
+            .arg(time(tally.last_replayed_at))
+            .arg(tally.tenants.iter().map(|tenant| format!("{tenant} ")).collect::<String>());
         let answer: Vec<Value> = self.link.call(&call, left(until)).await?;
         let mut answer = answer.into_iter();
         let word: String = answer.next().and_then(|v| String::from_redis_value(v).ok()).unwrap_or_default();
@@ -241,19 +295,13 @@ fn decide(
     now: Millis,
 ) -> Result<(Decision, Recorded), Recorded> {
     let Candidate { entry, life, .. } = candidate;
-    let key = entry.fingerprint;
     let row = before.strike.as_ref().filter(|row| life.needs_strikes() && is_in_a_row(&row.strike, now));
     let (strike, outcome) = life.strike(row.map(|row| &row.strike), entry.status, &entry.rule, now);
     let first_at = row.filter(|_| strike.count > 1).map_or(now, |row| row.first_at);
     let old = before.present.as_ref().filter(|(old, _)| goes_on(old, entry, now));
     let first_refused_at = old.map_or(first_at, |(old, _)| first_at.min(old.first_refused_at));
 
-    let forgotten = |which: &Selector| {
-        which.matches(&key, &entry.document.digest, &entry.upstream, entry.status.get(), first_refused_at)
-    };
-    // a fence from a time that the store does not remember bars too
-    let known = before.epoch.parse::<u64>().is_ok_and(|epoch| fence.0 <= epoch);
-    if !known || fence.0 < before.floor || fence.0 < before.keyed || before.wide.iter().any(forgotten) {
+    if before.bars(fence, entry, first_refused_at) {
         return Err(Recorded::Fenced);
     }
     if let Some((present, _)) = &before.present
@@ -276,5 +324,5 @@ fn decide(
             (Some(entry.clone()), Recorded::Stored(Arc::new(entry)))
         }
     };
-    Ok((Decision { strike, entry, carried: old.is_some() }, recorded))
+    Ok((Decision { strike, entry, carried: old.is_some(), tally: Tally::default() }, recorded))
 }

@@ -19,7 +19,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 
 use super::schema::StoredTally;
 use crate::keeping::{is_live, is_servable};
-use crate::{Cursor, Fence, ListOrder, ListQuery, Page, Summary};
+use crate::{Cursor, Fence, ListQuery, Page, Summary};
 
 const SHARDS: usize = 16;
 
@@ -107,9 +107,10 @@ impl Row {
         Self { sequence, head, body_bytes: entry.body.len() as u64, suspect, tally }
     }
 
-    fn summary(&self) -> Summary {
+    fn summary(&self, place: Cursor) -> Summary {
         Summary {
             entry: Arc::clone(&self.head),
+            place,
             body_bytes: self.body_bytes,
             tally: self.tally.clone(),
             suspect: self.suspect,
@@ -319,11 +320,7 @@ impl Index {
         let mut best = BinaryHeap::with_capacity(length + 2);
         for shard in self.each_shard() {
             for (key, row) in &shard.rows {
-                let replays = match query.order {
-                    ListOrder::Replays => row.tally.replays,
-                    ListOrder::Recent => 0,
-                };
-                let place = (replays, row.sequence);
+                let place = query.place(row.tally.replays, row.sequence);
                 let worse =
                     best.len() > length && best.peek().is_some_and(|Reverse((worst, _))| place < *worst);
                 if worse
@@ -342,13 +339,11 @@ impl Index {
         let mut places: Vec<_> = best.into_sorted_vec().into_iter().map(|Reverse(found)| found).collect();
         let more = places.len() > length;
         places.truncate(length);
-        let next = places
-            .last()
-            .filter(|_| more)
-            .map(|((replays, sequence), _)| Cursor { replays: *replays, sequence: *sequence });
+        let next = places.last().filter(|_| more).map(|(place, _)| Cursor::at(*place));
         // One that has gone since is left out.
-        let items =
-            places.iter().filter_map(|(_, key)| self.read(key).rows.get(key).map(Row::summary)).collect();
-        Page { items, next }
+        let summary = |(place, key): &(_, Fingerprint)| {
+            self.read(key).rows.get(key).map(|row| row.summary(Cursor::at(*place)))
+        };
+        Page { items: places.iter().filter_map(summary).collect(), next }
     }
 }

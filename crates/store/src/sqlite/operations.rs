@@ -17,8 +17,8 @@ use super::schema::{
     self, ENTRY_COLUMNS, STRIKE_COLUMNS, StoredEntry, StoredStrike, StoredTally, TALLY_COLUMNS, Totals,
 };
 use crate::fence::FenceLog;
-use crate::keeping::{REMNANT_MS, STRIKE_MS, goes_on, is_in_a_row, is_servable};
-use crate::{Fence, Recorded};
+use crate::keeping::{REMNANT_MS, STRIKE_MS, goes_on, is_in_a_row, is_live, is_servable};
+use crate::{Fence, Imported, Moved, Recorded};
 
 /// At most this many rows are swept at a time.
 const SWEEP_ROWS: u64 = 256;
@@ -88,9 +88,41 @@ impl Operations<'_> {
         };
         let entry = Entry { ttl_ms, recorded_at: now, first_refused_at, ..entry.clone() };
         let entry = Arc::new(entry);
-        self.put_entry(&entry, carried)?;
+        let carry = carried.is_some();
+        self.put_entry(&entry, carried.unwrap_or_default(), carry)?;
         self.bound_entries((*max_entries).max(1), now)?;
         Ok(Recorded::Stored(entry))
+    }
+
+    pub(super) fn import(
+        &mut self,
+        moved: &[Moved],
+        fence: Fence,
+        max_entries: u64,
+        now: Millis,
+    ) -> rusqlite::Result<Vec<Imported>> {
+        moved.iter().map(|moved| self.import_one(moved, fence, max_entries, now)).collect()
+    }
+
+    fn import_one(
+        &mut self,
+        Moved { entry, tally }: &Moved,
+        fence: Fence,
+        max_entries: u64,
+        now: Millis,
+    ) -> rusqlite::Result<Imported> {
+        if !is_live(entry, now) {
+            return Ok(Imported::Expired);
+        }
+        if self.fences.bars(fence, entry, entry.first_refused_at) {
+            return Ok(Imported::Fenced);
+        }
+        if self.present(&entry.fingerprint)?.is_some_and(|(present, _)| is_live(&present.entry, now)) {
+            return Ok(Imported::AlreadyThere);
+        }
+        self.put_entry(&Arc::new(entry.clone()), tally.clone(), false)?;
+        self.bound_entries(max_entries.max(1), now)?;
+        Ok(Imported::Stored)
     }
 
     /// The refusals in a row under `key`. A damaged row is none.
@@ -165,7 +197,8 @@ impl Operations<'_> {
         self.keys(sql, parameters)?.iter().try_for_each(|(_, key)| self.remove_strike(key))
     }
 
-    fn put_entry(&mut self, entry: &Arc<Entry>, carried: Option<Tally>) -> rusqlite::Result<()> {
+    /// Puts an entry with its tally; `carry` says that it is the tally of the entry that is replaced.
+    fn put_entry(&mut self, entry: &Arc<Entry>, tally: Tally, carry: bool) -> rusqlite::Result<()> {
         let old = "SELECT sequence, fingerprint FROM entries WHERE fingerprint = ?";
         for (sequence, _) in self.keys(old, [entry.fingerprint.as_bytes()])? {
             self.delete(sequence)?;
@@ -173,8 +206,6 @@ impl Operations<'_> {
         self.totals.last_sequence += 1;
         self.totals.entries += 1;
         let sequence = self.totals.last_sequence;
-        let carry = carried.is_some();
-        let tally = carried.unwrap_or_default();
         StoredEntry { sequence, entry: Arc::clone(entry) }.insert(self.connection)?;
         StoredTally { sequence, suspect: false, tally: tally.clone() }.insert(self.connection)?;
         self.changes.push(Change::Put { sequence, entry: Arc::clone(entry), tally, carry });

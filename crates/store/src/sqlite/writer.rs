@@ -21,7 +21,7 @@ use super::operations::Operations;
 use super::reader::Reader;
 use super::schema::{StoredTally, Totals};
 use crate::fence::FenceLog;
-use crate::{Fence, Recorded, StoreError};
+use crate::{Fence, Imported, Moved, Recorded, StoreError};
 
 /// At most this many operations share a commit.
 const GROUP: usize = 512;
@@ -38,6 +38,11 @@ pub(super) enum Work {
     Record {
         candidate: Box<Candidate>,
         fence: Fence,
+    },
+    Import {
+        moved: Vec<Moved>,
+        fence: Fence,
+        max_entries: u64,
     },
     Accept {
         key: Fingerprint,
@@ -59,6 +64,7 @@ pub(super) enum Work {
 /// What it answers.
 pub(super) enum Outcome {
     Recorded(Recorded),
+    Imported(Vec<Imported>),
     Count(u64),
 }
 
@@ -76,6 +82,7 @@ impl Work {
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Record { candidate, .. } => candidate.entry.body.len(),
+            Self::Import { moved, .. } => moved.iter().map(|moved| moved.entry.body.len()).sum(),
             _ => 0,
         }
     }
@@ -263,6 +270,9 @@ impl Writer {
 fn perform(operations: &mut Operations<'_>, work: &Work, now: Millis) -> rusqlite::Result<Outcome> {
     Ok(match work {
         Work::Record { candidate, fence } => Outcome::Recorded(operations.record(candidate, *fence, now)?),
+        Work::Import { moved, fence, max_entries } => {
+            Outcome::Imported(operations.import(moved, *fence, *max_entries, now)?)
+        }
         Work::Accept { key, upstream } => Outcome::Count(operations.accept(key, upstream, now)?),
         Work::Forget(which) => Outcome::Count(operations.forget(which, now)?),
         Work::Suspect { upstream, since } => Outcome::Count(operations.suspect(upstream, *since, now)?),

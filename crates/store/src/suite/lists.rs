@@ -51,6 +51,8 @@ pub(super) async fn orders_are_total(bench: &Bench) {
         assert_eq!(numbers(6, &bench.list(&query).await), [1, 2, 4, 5, 3, 0], "{limit}");
         let query = ListQuery { order: ListOrder::Recent, ..query };
         assert_eq!(numbers(6, &bench.list(&query).await), [5, 4, 3, 2, 1, 0], "{limit}");
+        let query = ListQuery { order: ListOrder::Oldest, ..query };
+        assert_eq!(numbers(6, &bench.list(&query).await), [0, 1, 2, 3, 4, 5], "{limit}");
     }
 }
 
@@ -61,9 +63,13 @@ pub(super) async fn pages_are_complete(bench: &Bench) {
             bench.replay(n, &samples::tenant("a"));
         }
     }
-    for order in [ListOrder::Replays, ListOrder::Recent] {
+    for order in [ListOrder::Replays, ListOrder::Recent, ListOrder::Oldest] {
         for limit in [1, 7, 20, 59, 60, 61] {
-            let items = bench.list(&ListQuery { order, limit, ..ListQuery::default() }).await;
+            let query = ListQuery { order, limit, ..ListQuery::default() };
+            let items = bench.list(&query).await;
+            let rest = bench.list(&ListQuery { after: Some(items[24].place), ..query }).await;
+            assert_eq!(rest.len(), 35, "{order:?} by {limit}: what comes after the 25th");
+            assert_eq!(rest[0].entry, items[25].entry);
             let keys: BTreeSet<_> = items.iter().map(|summary| summary.entry.fingerprint).collect();
             assert_eq!((items.len(), keys.len()), (60, 60), "{order:?} by {limit}");
         }
@@ -87,6 +93,23 @@ pub(super) async fn cursors_survive_change(bench: &Bench) {
     assert_eq!(numbers(12, &rest), [5, 3, 2, 1, 0]);
 }
 
+pub(super) async fn the_oldest_first_each_once_whatever_changes(bench: &Bench) {
+    for n in 0..10 {
+        bench.store(n).await;
+    }
+    let query = ListQuery { order: ListOrder::Oldest, limit: 4, ..ListQuery::default() };
+    let first = bench.store.list(&query).await.expect("list");
+    assert_eq!(numbers(12, &first.items), [0, 1, 2, 3]);
+    // Replays, one that is gone, one that is recorded again, and a new one.
+    bench.replay(5, &samples::tenant("a"));
+    bench.store.forget(&Selector::key(samples::fingerprint(3))).await.expect("forget");
+    bench.store.forget(&Selector::key(samples::fingerprint(6))).await.expect("forget");
+    bench.store(6).await;
+    bench.store(11).await;
+    let rest = bench.list(&ListQuery { after: first.next, ..query }).await;
+    assert_eq!(numbers(12, &rest), [4, 5, 7, 8, 9, 6, 11]);
+}
+
 pub(super) async fn a_summary_has_no_body(bench: &Bench) {
     let mut candidate = samples::candidate(1);
     candidate.entry.body = vec![7; 5000].into();
@@ -105,6 +128,9 @@ pub(super) async fn many_entries_are_listed(bench: &Bench) {
     let items = bench.list(&ListQuery { order: ListOrder::Recent, ..everything() }).await;
     let keys: BTreeSet<_> = items.iter().map(|summary| summary.entry.fingerprint).collect();
     assert_eq!((items.len(), keys.len()), (2500, 2500));
+    let oldest =
+        bench.list(&ListQuery { order: ListOrder::Oldest, limit: 700, ..ListQuery::default() }).await;
+    assert!(oldest.iter().rev().map(|s| s.entry.fingerprint).eq(items.iter().map(|s| s.entry.fingerprint)));
     let page = bench.store.list(&ListQuery { limit: 1_000_000, ..ListQuery::default() }).await.expect("list");
     assert_eq!(page.items.len(), 1000, "no page is longer");
 }

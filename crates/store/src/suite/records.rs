@@ -124,9 +124,11 @@ pub(super) async fn close_is_the_end(bench: &Bench) {
     let closed = Some(StoreErrorKind::Closed);
     assert_eq!(store.recall(&key).await.err().map(|e| e.kind), closed);
     assert_eq!(store.record(samples::candidate(2), fence).await.err().map(|e| e.kind), closed);
+    assert_eq!(store.import(Vec::new(), fence, 9).await.err().map(|e| e.kind), closed);
     assert_eq!(store.accept(&key, &ocr).await.err().map(|e| e.kind), closed);
     assert_eq!(store.forget(&Selector::default()).await.err().map(|e| e.kind), closed);
     assert_eq!(store.suspect(&ocr, bench.now()).await.err().map(|e| e.kind), closed);
+    assert_eq!(store.entries().await.err().map(|e| e.kind), closed);
     assert_eq!(store.list(&everything()).await.err().map(|e| e.kind), closed);
     assert_eq!(store.show(&key).await.err().map(|e| e.kind), closed);
     assert_eq!(store.close().await.err().map(|e| e.kind), closed);

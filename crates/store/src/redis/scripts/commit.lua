@@ -3,7 +3,8 @@
 -- ARGV: 1 epoch, 2 q, 3 s, 4 strike, as they were; 5 fingerprint, 6 token of the lease, 7 channel, 8 message, 9 now,
 --       10 new strike (empty: none), 11 its life in ms, 12 the most strikes, 13 whether an entry is put (1 or 0),
 --       14 its head, 15 its body, 16 when it expires, 17 schema, 18 whether the tally goes on (1 or 0), 19 life of the key in ms,
---       20 the most entries, 21 the most victims at once.
+--       20 the most entries, 21 the most victims at once, 22 replays that an imported entry brings, 23 and 24 their first and
+--       last time (empty: none), 25 their tenants.
 local function old(field)
   local value = redis.pcall('HGET', KEYS[1], field)
   if type(value) == 'table' then return '' end
@@ -25,6 +26,11 @@ if ARGV[13] == '1' then
   if ARGV[18] ~= '1' then redis.call('DEL', KEYS[1]) end
   redis.call('HDEL', KEYS[1], 's')
   redis.call('HSET', KEYS[1], 'm', ARGV[14], 'b', ARGV[15], 'x', ARGV[16], 'c', ARGV[17], 'q', seq)
+  if ARGV[22] ~= '0' then
+    redis.call('HSET', KEYS[1], 'n', ARGV[22], 't', ARGV[25])
+    if ARGV[23] ~= '' then redis.call('HSET', KEYS[1], 'f', ARGV[23]) end
+    if ARGV[24] ~= '' then redis.call('HSET', KEYS[1], 'l', ARGV[24]) end
+  end
   redis.call('PEXPIRE', KEYS[1], ARGV[19])
   redis.call('ZADD', KEYS[5], seq, ARGV[5])
   redis.call('ZADD', KEYS[6], ARGV[16], ARGV[5])
