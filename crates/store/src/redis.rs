@@ -180,7 +180,7 @@ impl Shared {
     /// Takes note of what happened here or elsewhere.
     fn happened(&self, event: &Event) {
         match event {
-            Event::Recorded(_) | Event::Released(_) | Event::GivenUp(_) => self.leases.tell(event),
+            Event::Recorded(_) | Event::Released(..) | Event::GivenUp(_) => self.leases.tell(event),
             Event::Gone(key) => {
                 self.near.remove(key);
                 self.late().forget(&Selector::key(*key));
@@ -240,7 +240,7 @@ impl HeldLease {
     /// The attempt ended without a verdict: whoever waits goes upstream. Costs the caller no time.
     pub fn land_without_verdict(self) {
         if self.shared.leases.let_go_of(&self.key, &self.token) {
-            self.shared.release(self.key, self.token.clone(), Event::Released(self.key));
+            self.shared.release(self.key, self.token.clone(), Event::Released(self.key, self.token.clone()));
         }
     }
 }
@@ -287,7 +287,7 @@ impl RefusalStore for RedisStore {
         asking.token = None;
         let lease = match answer {
             operations::LeaseAnswer::None => Lease::NotNeeded,
-            operations::LeaseAnswer::Elsewhere => Lease::Elsewhere(attempt),
+            operations::LeaseAnswer::Elsewhere(holder) => Lease::Elsewhere(attempt.of(holder)),
             operations::LeaseAnswer::Held => {
                 shared.leases.hold(*key, token.clone());
                 Lease::Held(HeldLease { shared: Arc::clone(shared), key: *key, token })

@@ -6,13 +6,15 @@ use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
 use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::tenant::UpstreamName;
 
+use super::leases::Token;
+
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// A verdict was recorded: whoever waits finds it.
     Recorded(Fingerprint),
-    /// An attempt ended without a verdict: whoever waits goes up.
-    Released(Fingerprint),
+    /// The attempt with this lease ended without a verdict: whoever waits for it goes up.
+    Released(Fingerprint, Token),
     /// An attempt was given up: one of those who wait makes the next.
     GivenUp(Fingerprint),
     /// An entry is gone.
@@ -36,7 +38,7 @@ impl Event {
         let of_key = |tag: u8, key: &Fingerprint| [&[tag], &key.as_bytes()[..]].concat();
         match self {
             Self::Recorded(key) => of_key(b'v', key),
-            Self::Released(key) => of_key(b'n', key),
+            Self::Released(key, token) => [&of_key(b'n', key)[..], token.as_bytes()].concat(),
             Self::GivenUp(key) => of_key(b'u', key),
             Self::Gone(key) => of_key(b'g', key),
             Self::Forgotten(which) => [b"f", &encode_selector(which)[..]].concat(),
@@ -67,7 +69,13 @@ impl Event {
         let upstream = |bytes| UpstreamName::new(std::str::from_utf8(bytes).ok()?).ok();
         match tag {
             b'v' => key().map(Self::Recorded),
-            b'n' => key().map(Self::Released),
+            b'n' => {
+                let (key, token) = rest.split_first_chunk()?;
+                Some(Self::Released(
+                    Fingerprint::from_bytes(*key),
+                    std::str::from_utf8(token).ok()?.to_owned(),
+                ))
+            }
             b'u' => key().map(Self::GivenUp),
             b'g' => key().map(Self::Gone),
             b'f' => decode_selector(rest).map(Self::Forgotten),
@@ -176,7 +184,8 @@ mod tests {
         let key = samples::fingerprint(3);
         let mut events = vec![
             Event::Recorded(key),
-            Event::Released(key),
+            Event::Released(key, "0123456789abcdef-7".to_owned()),
+            Event::Released(key, String::new()),
             Event::GivenUp(key),
             Event::Gone(key),
             Event::Accepted(samples::upstream("ocr")),

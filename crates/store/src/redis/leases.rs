@@ -23,7 +23,16 @@ pub(super) struct Leases {
     process: u64,
     issued: AtomicU64,
     held: Mutex<HashMap<Fingerprint, Token>>,
-    waiting: Mutex<HashMap<Fingerprint, watch::Sender<Option<RemoteLanding>>>>,
+    waiting: Mutex<HashMap<Fingerprint, watch::Sender<Option<Heard>>>>,
+}
+
+/// What those who wait are told.
+#[derive(Clone, Debug)]
+enum Heard {
+    /// It is time to look.
+    LookAgain,
+    /// The attempt with this lease has landed without a verdict.
+    Released(Token),
 }
 
 /// How an attempt elsewhere ended.
@@ -85,29 +94,30 @@ impl Leases {
         self.held().iter().map(|(key, token)| (*key, token.clone())).collect()
     }
 
-    /// To be told how the attempt elsewhere ends. Subscribed before the store is asked, so that no end is missed.
+    /// To be told how the attempt elsewhere ends. Subscribed before the store is asked, so that no end is missed; the store says
+    /// then [which](RemoteAttempt::of) attempt it is.
     pub(super) fn watch(self: &Arc<Self>, key: &Fingerprint) -> RemoteAttempt {
         let mut waiting = self.waiting();
         let landing = waiting.entry(*key).or_insert_with(|| watch::Sender::new(None)).subscribe();
-        RemoteAttempt { landing, key: *key, leases: Arc::clone(self) }
+        RemoteAttempt { landing, of: Token::new(), key: *key, leases: Arc::clone(self) }
     }
 
     /// Tells those who wait what happened.
     pub(super) fn tell(&self, event: &Event) {
-        let (key, landing) = match event {
-            Event::Recorded(key) | Event::GivenUp(key) => (key, RemoteLanding::LookAgain),
-            Event::Released(key) => (key, RemoteLanding::Released),
+        let (key, heard) = match event {
+            Event::Recorded(key) | Event::GivenUp(key) => (key, Heard::LookAgain),
+            Event::Released(key, token) => (key, Heard::Released(token.clone())),
             _ => return,
         };
         if let Some(sender) = self.waiting().remove(key) {
-            sender.send_replace(Some(landing));
+            sender.send_replace(Some(heard));
         }
     }
 
     /// Nothing is heard any more: everybody looks again.
     pub(super) fn tell_all(&self) {
         for (_, sender) in self.waiting().drain() {
-            sender.send_replace(Some(RemoteLanding::LookAgain));
+            sender.send_replace(Some(Heard::LookAgain));
         }
     }
 
@@ -115,25 +125,35 @@ impl Leases {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<Fingerprint, watch::Sender<Option<RemoteLanding>>>> {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<Fingerprint, watch::Sender<Option<Heard>>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// An attempt that another process makes.
 pub struct RemoteAttempt {
-    landing: watch::Receiver<Option<RemoteLanding>>,
+    landing: watch::Receiver<Option<Heard>>,
+    of: Token,
     key: Fingerprint,
     leases: Arc<Leases>,
 }
 
 impl RemoteAttempt {
+    /// The attempt with this lease.
+    pub(super) fn of(mut self, holder: Token) -> Self {
+        self.of = holder;
+        self
+    }
+
     /// Waits until it has landed, or until it is time to look for oneself. The caller has the time-out.
     pub async fn landed(mut self) -> RemoteLanding {
         let heard = self.landing.wait_for(Option::is_some);
         match tokio::time::timeout(POLL, heard).await {
-            Ok(Ok(landing)) => landing.unwrap_or(RemoteLanding::LookAgain),
-            Ok(Err(_)) | Err(_) => RemoteLanding::LookAgain,
+            // one from before may be heard of only now; whose attempt it is by now is to be looked up
+            Ok(Ok(heard)) if matches!(&*heard, Some(Heard::Released(token)) if *token == self.of) => {
+                RemoteLanding::Released
+            }
+            _ => RemoteLanding::LookAgain,
         }
     }
 }
@@ -144,6 +164,24 @@ impl Drop for RemoteAttempt {
         // this one is counted still
         if waiting.get(&self.key).is_some_and(|sender| sender.receiver_count() <= 1) {
             waiting.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::samples;
+
+    #[tokio::test]
+    async fn only_the_attempt_that_one_waits_for_releases() {
+        let leases = Arc::new(Leases::new());
+        let key = samples::fingerprint(1);
+        let (before, now) = (leases.token(), leases.token());
+        for (landed, expected) in [(&before, RemoteLanding::LookAgain), (&now, RemoteLanding::Released)] {
+            let attempt = leases.watch(&key).of(now.clone());
+            leases.tell(&Event::Released(key, landed.clone()));
+            assert_eq!(attempt.landed().await, expected);
         }
     }
 }

@@ -40,9 +40,12 @@ struct Removals {
     latest: VecDeque<Option<Fingerprint>>,
 }
 
-/// How many removals there had been when the store was asked.
+/// When the store was asked, and how many removals there had been.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mark(u64);
+pub(super) struct Mark {
+    at: Instant,
+    removals: u64,
+}
 
 impl Removals {
     /// How many are known by their keys.
@@ -60,9 +63,9 @@ impl Removals {
     }
 
     fn was_removed(&self, key: &Fingerprint, since: Mark) -> bool {
-        let missed = usize::try_from(self.count - since.0).unwrap_or(usize::MAX);
+        let missed = usize::try_from(self.count - since.removals).unwrap_or(usize::MAX);
         missed > Self::KNOWN
-            || self.wide > since.0
+            || self.wide > since.removals
             || self.latest.iter().rev().take(missed).any(|removed| removed.as_ref() == Some(key))
     }
 }
@@ -96,7 +99,7 @@ impl Near {
 
     /// To be taken before the store is asked.
     pub(super) fn mark(&self) -> Mark {
-        Mark(self.removals().count)
+        Mark { at: Instant::now(), removals: self.removals().count }
     }
 
     /// The store has this entry, replayed so often; those replays that are on their way to it may not be among them.
@@ -112,7 +115,8 @@ impl Near {
         let told = before.map_or(replays, |known| known.told.load(Ordering::Relaxed).max(replays));
         let known = Known {
             entry: Arc::clone(entry),
-            seen: Instant::now(),
+            // the answer may be as old as the question
+            seen: mark.at,
             suspect: AtomicBool::new(false),
             told: AtomicU64::new(told),
         };
@@ -304,5 +308,17 @@ mod tests {
         for _ in 0..2 {
             assert!(ended.recv_timeout(Duration::from_secs(60)).is_ok(), "they wait for each other");
         }
+    }
+
+    #[test]
+    fn a_copy_is_as_old_as_the_question() {
+        let near = Near::new(1 << 20);
+        let entry = Arc::new(Entry { ttl_ms: 1000, ..samples::entry(1) });
+        let now = near.mark();
+        let long_ago = now.at.checked_sub(FRESH).map(|at| Mark { at, ..now });
+        near.put(&entry, 0, long_ago.unwrap_or(now));
+        assert!(near.get(&entry.fingerprint, Millis(1)).is_none() || long_ago.is_none());
+        near.put(&entry, 0, now);
+        assert!(near.get(&entry.fingerprint, Millis(1)).is_some());
     }
 }

@@ -25,11 +25,12 @@ pub(super) const PAGE: usize = 256;
 const KEYED: u64 = 8192;
 
 /// What a look-up says of the lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LeaseAnswer {
     None,
     Held,
-    Elsewhere,
+    /// Whose it is.
+    Elsewhere(Token),
 }
 
 pub(super) fn corrupt(what: &str) -> StoreError {
@@ -95,7 +96,9 @@ impl Shared {
         match (answer[0].as_slice(), &answer[2..]) {
             (b"none", _) => none(LeaseAnswer::None),
             (b"lease", _) => none(LeaseAnswer::Held),
-            (b"elsewhere", _) => none(LeaseAnswer::Elsewhere),
+            (b"elsewhere", [holder, ..]) => {
+                none(LeaseAnswer::Elsewhere(text(holder).unwrap_or_default().to_owned()))
+            }
             (b"trouble", [error, ..]) => {
                 // the entry is not there, that much is known; the rest is for the log
                 let _ = self.link.reported(&String::from_utf8_lossy(error));
@@ -139,7 +142,7 @@ impl Shared {
             .arg(keys.events())
             .arg(Event::Accepted(upstream.clone()).encode())
             .arg(Event::Gone(*key).encode())
-            .arg(Event::Released(*key).encode());
+            .arg(Event::Released(*key, token.clone().unwrap_or_default()).encode());
         self.near.remove(key);
         self.accepted().insert(upstream.clone());
         let expires: Vec<u8> = self.link.call(&call, self.options.write).await?;

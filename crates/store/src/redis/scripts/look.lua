@@ -10,7 +10,10 @@ if ARGV[3] == '' then return {'none', epoch} end
 local lease = redis.pcall('SET', KEYS[2], ARGV[3], 'NX', 'PX', ARGV[4])
 if not lease then
   local left = redis.call('PTTL', KEYS[2])
-  if left >= 0 and left <= tonumber(ARGV[4]) then return {'elsewhere', epoch} end
+  if left >= 0 and left <= tonumber(ARGV[4]) then
+    local holder = redis.pcall('GET', KEYS[2])
+    return {'elsewhere', epoch, type(holder) == 'string' and holder or ''}
+  end
   -- no lease lives that long: it is a stranger's, and would block for as long
   lease = redis.pcall('SET', KEYS[2], ARGV[3], 'PX', ARGV[4])
 end
