@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use nevertwice_config::checked::{Memory as MemoryConfig, UpstreamMemory};
 use nevertwice_domain::clock::{Clock, Millis};
 use nevertwice_domain::entry::{Candidate, Entry, Expected, Selector};
@@ -256,17 +257,34 @@ impl Memory {
             tracing::warn!(%upstream, "mass-refusal guard off: the upstream accepts again, refusals are remembered again");
         }
         let contested = attempt.accepted();
-        let removal = async {
+        let (store, metrics) = (Arc::clone(&self.store), Arc::clone(&self.metrics));
+        let (key, of) = (asked.fingerprint, upstream.clone());
+        let mut removal = Box::pin(async move {
             if contested {
                 // another attempt at this document was refused and is being recorded
-                self.store.forget(&Selector::key(asked.fingerprint)).await?;
+                store.forget(&Selector::key(key)).await?;
             }
-            self.store.accept(&asked.fingerprint, upstream).await
-        };
-        match tokio::time::timeout(deadline, removal).await {
+            store.accept(&key, &of).await
+        });
+        let report = move |removed: Result<Result<bool, StoreError>, _>| match removed {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => self.store_error("accept", &error),
-            Err(_) => self.counts(|m| m.store_error("accept")),
+            Ok(Err(error)) => report(&metrics, "accept", &error),
+            Err(tokio::time::error::Elapsed { .. }) => {
+                if let Some(memory) = &metrics.memory {
+                    memory.store_error("accept");
+                }
+            }
+        };
+        if contested || self.store.near(&key).is_some() {
+            return report(tokio::time::timeout(deadline, removal).await);
+        }
+        // Nothing is there that could be replayed: the answer does not wait. What there is to do is on its way to the store
+        // before anything that the client does next.
+        match removal.as_mut().now_or_never() {
+            Some(removed) => report(Ok(removed)),
+            None => {
+                self.tracker.spawn(async move { report(tokio::time::timeout(deadline, removal).await) });
+            }
         }
     }
 

@@ -63,9 +63,13 @@ pub async fn probe(options: &RedisOptions, clock: &dyn Clock) -> Vec<Finding> {
     }
 }
 
-/// Looks through the store's connection, and says in the log what is not as it should be.
-pub(super) async fn tell(shared: Arc<Shared>, wire: Wire) {
-    for Finding { severity, cause, cure } in look(wire, &shared.options, shared.clock.as_ref()).await {
+/// Looks through a connection of its own, and says in the log what is not as it should be.
+pub(super) async fn tell(shared: Arc<Shared>) {
+    let looked = tokio::select! {
+        looked = probe(&shared.options, shared.clock.as_ref()) => looked,
+        () = shared.closing.cancelled() => return,
+    };
+    for Finding { severity, cause, cure } in looked {
         match severity {
             Severity::Error => tracing::error!(cause, cure, "the refusal store is not fit for use"),
             Severity::Warning => tracing::warn!(cause, cure, "the refusal store is not as it should be"),

@@ -48,7 +48,7 @@ pub(super) async fn tend(shared: Arc<Shared>, first: oneshot::Sender<()>) {
                     tracing::info!(topology = ?shared.options.topology, prefix = shared.options.prefix, "connected to the refusal store");
                 }
                 first.take();
-                shared.tasks.spawn(probe::tell(Arc::clone(&shared), connection.wire.clone()));
+                shared.tasks.spawn(probe::tell(Arc::clone(&shared)));
                 watch(&shared, &connection).await;
                 shared.link.set(None);
                 // nothing is heard any more; those who wait look for themselves
@@ -157,8 +157,6 @@ fn hear(shared: &Shared, broken: &Notify, push: &PushInfo) {
                 shared.happened(&event);
             }
         }
-        // the probe listens too, for a moment, on a channel of its own
-        PushKind::Subscribe if !push.data.first().is_some_and(|channel| is_events(shared, channel)) => {}
         // what was said until now, or from now on, was not heard
         PushKind::Disconnection | PushKind::Subscribe => {
             shared.near.clear();
@@ -170,10 +168,6 @@ fn hear(shared: &Shared, broken: &Notify, push: &PushInfo) {
         }
         _ => {}
     }
-}
-
-fn is_events(shared: &Shared, channel: &Value) -> bool {
-    matches!(channel, Value::BulkString(name) if name == shared.keys.events().as_bytes())
 }
 
 /// Until the connection is lost or the store is closed.
