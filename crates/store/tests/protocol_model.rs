@@ -215,7 +215,7 @@ fn slow_with_more_trouble() {
 
 #[test]
 fn slow_with_some_of_everything() {
-    let limits = Limits { requests: 3, crashes: 1, cuts: 1, forget_keys: 1, wait_outs: 1, ..NONE };
+    let limits = Limits { requests: 3, crashes: 1, cuts: 1, forget_keys: 1, ..NONE };
     Protocol::of(1, ANY, limits).holds(&[TWO, LATE, OVERTAKEN]);
 }
 
