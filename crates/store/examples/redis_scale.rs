@@ -3,7 +3,7 @@
 //! ```sh
 //! cargo run --release -p nevertwice-store --example redis_scale -- 1000000
 //! ```
-//! Needs `redis-server`; takes about three minutes for a million entries, and 2 GiB of memory.
+//! Needs `redis-server`; takes about two minutes for a million entries, and 2 GiB of memory.
 #![expect(clippy::print_stdout, reason = "a program that prints a table")]
 #![expect(clippy::unwrap_used, reason = "what fails here should stop it")]
 
