@@ -5,3 +5,4 @@ pub(crate) mod budget;
 pub(crate) mod held;
 pub(crate) mod outbound;
 pub(crate) mod spill;
+pub(crate) mod turns;

@@ -30,6 +30,7 @@ use tokio_util::task::TaskTracker;
 use crate::audit::Audit;
 use crate::body::budget::Budget;
 use crate::body::outbound::Bounds;
+use crate::body::turns::Turns;
 use crate::exchange::identify::Tenants;
 use crate::memory::Memory;
 use crate::metrics::{Metrics, UpstreamMetrics};
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
     pub(crate) tenants: Tenants,
     pub(crate) memory: Option<Memory>,
     pub(crate) budget: Arc<Budget>,
+    pub(crate) turns: Turns,
     pub(crate) limits: Limits,
     pub(crate) http: Http,
     pub(crate) audit: Option<Audit>,
@@ -156,6 +158,7 @@ impl Gateway {
             upstreams,
             tenants,
             memory,
+            turns: Turns::new(tokio::runtime::Handle::current().metrics().num_workers()),
             budget: Budget::new(config.limits.buffer_memory_bytes, Arc::clone(&metrics)),
             limits: config.limits,
             audit,

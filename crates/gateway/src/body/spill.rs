@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::runtime::Handle;
 
 /// How much is read back at once.
 const READ_BYTES: usize = 128 << 10;
@@ -19,9 +20,26 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A file that holds the end of one body.
 #[derive(Clone)]
 pub(crate) struct Spill {
-    file: Arc<File>,
+    file: Arc<Unnamed>,
     /// Its length in bytes.
     pub(crate) length: u64,
+}
+
+/// The file itself. It has no name, so closing it gives its blocks back, which takes milliseconds for a large one.
+struct Unnamed(Option<File>);
+
+impl Unnamed {
+    fn file(&self) -> io::Result<&File> {
+        self.0.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl Drop for Unnamed {
+    fn drop(&mut self) {
+        if let (Some(file), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn_blocking(move || drop(file));
+        }
+    }
 }
 
 impl Spill {
@@ -32,7 +50,7 @@ impl Spill {
             Some(dir) => tempfile::tempfile_in(dir),
             None => tempfile::tempfile(),
         });
-        Ok(Self { file: Arc::new(file.await?), length: 0 })
+        Ok(Self { file: Arc::new(Unnamed(Some(file.await?))), length: 0 })
     }
 
     /// Appends `batch`, and gives the buffer back, empty.
@@ -40,7 +58,7 @@ impl Spill {
         let file = Arc::clone(&self.file);
         self.length += batch.len() as u64;
         blocking(move || {
-            (&*file).write_all(&batch)?;
+            file.file()?.write_all(&batch)?;
             batch.clear();
             Ok(batch)
         })
@@ -52,7 +70,7 @@ impl Spill {
         let wanted = usize::try_from(self.length.saturating_sub(at)).unwrap_or(READ_BYTES).min(READ_BYTES);
         blocking(move || {
             let mut buffer = vec![0; wanted];
-            self.file.read_exact_at(&mut buffer, at)?;
+            self.file.file()?.read_exact_at(&mut buffer, at)?;
             Ok(Bytes::from(buffer))
         })
         .await

@@ -96,6 +96,7 @@ async fn read_all(
         if reading.length > gateway.limits.body_max_bytes {
             return Err(OwnCode::BodyTooLarge.into());
         }
+        let _turn = gateway.turns.take(reading.length).await;
         reading.push(chunk, gateway).await?;
     }
     Ok(())
