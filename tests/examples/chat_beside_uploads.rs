@@ -10,13 +10,16 @@
 #![expect(clippy::print_stdout, reason = "a program that prints a table")]
 #![expect(clippy::unwrap_used, reason = "what fails here should stop it")]
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+mod rig;
+
+use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nevertwice_testkit::{Gateway, Part, multipart, random_document};
+use rig::{connect, head, read_200, upstream};
 
 const UPLOADS: usize = 20;
 const MIB: usize = 1 << 20;
@@ -28,8 +31,6 @@ const CHAT_CLIENTS: usize = 4;
 const ALONE: Duration = Duration::from_secs(6);
 /// The slow reader takes so much, and then a pause.
 const SLOW_READ: (usize, Duration) = (128 << 10, Duration::from_millis(10));
-/// Nothing here waits longer.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|n| n.parse::<usize>().unwrap());
@@ -95,55 +96,6 @@ fn start(documents: SocketAddr, chats: &[SocketAddr]) -> Gateway {
     ))
 }
 
-/// An upstream that answers 200 after a while, and reads at its own pace.
-fn upstream(takes: Duration, pace: Option<(usize, Duration)>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            // ends when its peer does
-            thread::spawn(move || serve(stream, takes, pace));
-        }
-    });
-    addr
-}
-
-fn serve(mut stream: TcpStream, takes: Duration, pace: Option<(usize, Duration)>) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
-    let (most, pause) = pace.unwrap_or((16 << 10, Duration::ZERO));
-    let mut buffer = vec![0; most];
-    let mut held = Vec::new();
-    loop {
-        let end = loop {
-            if let Some(at) = held.windows(4).position(|four| four == b"\r\n\r\n") {
-                break at + 4;
-            }
-            let read = stream.read(&mut buffer)?;
-            if read == 0 {
-                return Ok(());
-            }
-            held.extend_from_slice(&buffer[..read]);
-        };
-        let mut left = (end + content_length(&held[..end])).saturating_sub(held.len());
-        while left > 0 {
-            let read = stream.read(&mut buffer)?;
-            left = left.saturating_sub(read.max(1));
-            thread::sleep(pause);
-        }
-        held.clear();
-        thread::sleep(takes);
-        stream
-            .write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")?;
-    }
-}
-
-fn content_length(head: &[u8]) -> usize {
-    let head = String::from_utf8_lossy(head).to_ascii_lowercase();
-    head.lines()
-        .find_map(|line| line.strip_prefix("content-length:"))
-        .map_or(0, |n| n.trim().parse().unwrap())
-}
-
 /// Sends chat until it is stopped, and tells how long each took from when it was due.
 fn chat(addr: SocketAddr, path: &str, stop: &AtomicBool) -> Vec<Duration> {
     let mut stream = connect(addr);
@@ -198,36 +150,5 @@ impl Form {
         }
         stream.write_all(&self.close).unwrap();
         read_200(&mut stream);
-    }
-}
-
-fn connect(addr: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(addr).unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    stream
-}
-
-fn head(path: &str, content_type: &str, length: usize) -> String {
-    format!(
-        "POST {path} HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer tok-1\r\nContent-Type: {content_type}\r\n\
-         Content-Length: {length}\r\n\r\n"
-    )
-}
-
-fn read_200(stream: &mut TcpStream) {
-    let mut answer = Vec::new();
-    let mut buffer = [0; 4096];
-    loop {
-        let read = stream.read(&mut buffer).unwrap();
-        answer.extend_from_slice(&buffer[..read]);
-        let text = String::from_utf8_lossy(&answer);
-        assert!(read > 0 && (answer.len() < 12 || text.starts_with("HTTP/1.1 200")), "{text}");
-        if let Some(end) = text.find("\r\n\r\n")
-            && answer.len() >= end + 4 + content_length(&answer[..end])
-        {
-            return;
-        }
     }
 }

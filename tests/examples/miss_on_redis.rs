@@ -1,0 +1,95 @@
+//! What a guarded miss costs more with the store on Redis than with the embedded one: both gateways in one run, asked in turn, and
+//! a PING of the same Redis beside them; once with Redis on this machine, once with Redis a millisecond away.
+//!
+//! ```sh
+//! cargo build --release -p nevertwice
+//! NEVERTWICE_BIN=$PWD/target/release/nevertwice cargo run --release -p nevertwice-tests --example miss_on_redis
+//! ```
+//! Needs `redis-server`; takes about two minutes. Argument: rounds (20).
+#![expect(clippy::print_stdout, reason = "a program that prints a table")]
+#![expect(clippy::unwrap_used, reason = "what fails here should stop it")]
+
+mod rig;
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use nevertwice_testkit::{Chaos, Fault, Gateway, Redis};
+use rig::{connect, head, read_200, upstream};
+
+const REQUESTS: usize = 200;
+const DOCUMENT: usize = 1024;
+/// How far away Redis is, and the pause after each request: what follows an answer, such as giving a lease up, shall not be in the
+/// way of the next.
+const DISTANCES: [(Duration, Duration); 2] =
+    [(Duration::ZERO, Duration::from_micros(500)), (Duration::from_millis(1), Duration::from_millis(5))];
+
+fn main() {
+    let rounds = std::env::args().nth(1).map_or(20, |n| n.parse::<usize>().unwrap());
+    let documents = upstream(Duration::ZERO, None);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    println!(
+        "{rounds} rounds of {REQUESTS} documents of {DOCUMENT} bytes, each new and accepted; medians in µs"
+    );
+    for (away, pause) in DISTANCES {
+        let redis = Redis::start();
+        let way = runtime.block_on(Chaos::start(redis.addr()));
+        way.set(Fault::Late(away));
+        let at = if away.is_zero() { redis.addr() } else { way.addr() };
+        let [embedded, shared] = runtime.block_on(start(documents, at));
+        let before = redis.calls("evalsha");
+        let mut times = [const { Vec::new() }; 3];
+        for round in 0..rounds {
+            misses(embedded.addr, round, pause, &mut times[0]);
+            misses(shared.addr, round, pause, &mut times[1]);
+            pings(at, pause, &mut times[2]);
+        }
+        let scripts = (redis.calls("evalsha") - before) as f64 / (rounds * REQUESTS) as f64;
+        let [embedded, shared, ping] = times.map(|mut times| {
+            // the first tenth warms up
+            times.drain(..times.len() / 10);
+            times.sort_unstable();
+            times[times.len() / 2].as_secs_f64() * 1e6
+        });
+        let added = shared - embedded;
+        println!(
+            "embedded {embedded:.0}, Redis {shared:.0}, PING {ping:.1}: {added:.0} more, {:.2} round trips; scripts a miss: \
+             {scripts:.2}",
+            added / ping
+        );
+    }
+}
+
+async fn start(documents: SocketAddr, redis: SocketAddr) -> [Gateway; 2] {
+    let yaml = Gateway::simple_yaml(&format!("http://{documents}"), &[]);
+    let url = format!("redis:\n    url: \"redis://{redis}\"");
+    let shared = yaml.replace("embedded:\n    path: \"@DIR@/data\"", &url);
+    assert!(yaml != shared);
+    [Gateway::start(&yaml).await, Gateway::start(&shared).await]
+}
+
+fn misses(addr: SocketAddr, round: usize, pause: Duration, times: &mut Vec<Duration>) {
+    let mut stream = connect(addr);
+    for n in 0..REQUESTS {
+        let body = format!("{round}-{n}-{}", "x".repeat(DOCUMENT));
+        let request = head("/doc-classifier/layout", "application/octet-stream", body.len()) + &body;
+        let began = Instant::now();
+        stream.write_all(request.as_bytes()).unwrap();
+        read_200(&mut stream);
+        times.push(began.elapsed());
+        std::thread::sleep(pause);
+    }
+}
+
+fn pings(addr: SocketAddr, pause: Duration, times: &mut Vec<Duration>) {
+    let mut stream = connect(addr);
+    let mut buffer = [0; 16];
+    for _ in 0..REQUESTS {
+        let began = Instant::now();
+        stream.write_all(b"PING\r\n").unwrap();
+        assert!(stream.read(&mut buffer).unwrap() > 0);
+        times.push(began.elapsed());
+        std::thread::sleep(pause);
+    }
+}
