@@ -66,6 +66,13 @@ async fn main() {
         });
         println!("{entries:>10} {ping:>8.1} {hit:>8.1} {miss:>8.1} {record:>8.1}");
     }
+    // what a copy of an entry takes in the process
+    let Some((server, _, entries)) = sides.last() else { return };
+    let near = RedisOptions { near_bytes: 64 << 20, ..options(server) };
+    let store = RedisStore::start(near, Arc::new(SystemClock)).await;
+    let (kept, before) = ((*entries).min(50_000), resident());
+    each(kept, async |n| drop(store.recall(&key(n)).await.unwrap())).await;
+    println!("{kept} of them near: {} bytes each in the process", (resident() - before) / kept);
 }
 
 fn options(server: &Redis) -> RedisOptions {
@@ -133,6 +140,13 @@ fn ping(server: &Redis) -> f64 {
         wire.read_exact(&mut answer).unwrap();
     }
     began.elapsed().as_secs_f64() * 1e6 / ASKED as f64
+}
+
+/// Bytes of this process in memory.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
 fn memory(server: &Redis) -> u64 {
