@@ -27,10 +27,20 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Why a body breaks off.
 type Left = &'static str;
 type Body = BoxBody<Bytes, Left>;
-type Connection = SendRequest<Body>;
+pub type Connection = SendRequest<Body>;
 
 async fn connect(addr: SocketAddr) -> Connection {
     connect_with(addr, None).await
+}
+
+/// A connection that ends with what drives it.
+pub async fn connect_on(driving: &mut JoinSet<()>, addr: SocketAddr) -> Connection {
+    let io = TokioIo::new(TcpStream::connect(addr).await.unwrap());
+    let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    driving.spawn(async move {
+        let _ = connection.await;
+    });
+    sender
 }
 
 /// A connection whose answers get no further than these bytes until they are read.
@@ -62,7 +72,7 @@ pub async fn one_request_then_idle(addr: SocketAddr, limit: Duration) {
     until("the end of an idle connection", limit, || async { connection.is_closed().then_some(()) }).await;
 }
 
-fn request(path: &str, key: &str, body: Body) -> Request<Body> {
+pub fn request(path: &str, key: &str, body: Body) -> Request<Body> {
     let request = Request::post(format!("http://gw{path}")).header("authorization", format!("Bearer {key}"));
     request.body(body).unwrap()
 }
@@ -71,7 +81,7 @@ fn whole(body: impl Into<Bytes>) -> Body {
     Full::new(body.into()).map_err(|never| match never {}).boxed()
 }
 
-fn full(path: &str, document: impl Into<Bytes>) -> Request<Body> {
+pub fn full(path: &str, document: impl Into<Bytes>) -> Request<Body> {
     request(path, "tok-1", whole(document))
 }
 

@@ -5,6 +5,7 @@ mod admission;
 mod audit;
 mod bench;
 mod caller;
+mod cancelled;
 mod config;
 mod documents;
 mod equal_keys;
