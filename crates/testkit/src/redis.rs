@@ -1,5 +1,6 @@
 //! A Redis server of a test's own: on a free port, with its data in a folder that goes with it.
 
+use std::io::{BufRead, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -187,6 +188,29 @@ impl Redis {
         if answer.status.success() { Ok(said) } else { Err(said + &String::from_utf8_lossy(&answer.stderr)) }
     }
 
+    /// What the server answers to a command whose words are any bytes: the bytes of the answer, or of the items of a list.
+    ///
+    /// # Panics
+    /// When it does not answer, or with an error.
+    pub fn ask_bytes(&self, command: &[&[u8]]) -> Vec<Vec<u8>> {
+        let answer = TcpStream::connect(self.addr).and_then(|stream| {
+            let mut stream = std::io::BufReader::new(stream);
+            let mut out = format!("*{}\r\n", command.len()).into_bytes();
+            for word in command {
+                out.extend(format!("${}\r\n", word.len()).bytes());
+                out.extend_from_slice(word);
+                out.extend(b"\r\n");
+            }
+            stream.get_mut().write_all(&out)?;
+            let mut items = Vec::new();
+            read_answer(&mut stream, &mut items)?;
+            Ok(items)
+        });
+        answer.unwrap_or_else(|error| {
+            panic!("redis: {:?}: {error}", String::from_utf8_lossy(&command.concat()))
+        })
+    }
+
     /// How many commands of this name it has run, in scripts too.
     #[must_use]
     pub fn calls(&self, command: &str) -> u64 {
@@ -200,6 +224,31 @@ impl Drop for Redis {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Reads one answer (RESP2); a list goes item by item.
+fn read_answer(stream: &mut impl BufRead, items: &mut Vec<Vec<u8>>) -> std::io::Result<()> {
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    let rest = line.get(1..).unwrap_or_default().trim_end();
+    match line.as_bytes().first() {
+        Some(b'+' | b':') => items.push(rest.as_bytes().to_vec()),
+        Some(b'$') => {
+            if let Ok(length) = rest.parse::<usize>() {
+                let mut item = vec![0; length + 2];
+                stream.read_exact(&mut item)?;
+                item.truncate(length);
+                items.push(item);
+            }
+        }
+        Some(b'*') => {
+            for _ in 0..rest.parse().unwrap_or(0) {
+                read_answer(stream, items)?;
+            }
+        }
+        _ => return Err(std::io::Error::other(line)),
+    }
+    Ok(())
 }
 
 /// An address that nobody listens on now, and below the range from which the system takes ports.
