@@ -2,6 +2,7 @@
 //! (docs/decisions/0011-versions-side-by-side.md): here its values are written by hand.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use nevertwice_domain::clock::Millis;
 use nevertwice_domain::entry::{Candidate, ENTRY_SCHEMA, Entry, Selector};
@@ -10,7 +11,7 @@ use nevertwice_store::suite::samples;
 use nevertwice_store::{Imported, Lease, ListQuery, Moved, Recorded, RefusalStore};
 use nevertwice_testkit::Redis;
 
-use super::bench::*;
+use super::bench::{store as open, *};
 
 fn name(word: &str) -> Vec<u8> {
     format!("{{{PREFIX}}}:{word}").into_bytes()
@@ -221,4 +222,39 @@ async fn one_bound_and_one_order_hold_for_both_versions() {
     assert!(fields(&server, 5).is_empty() && !fields(&server, 3).is_empty());
     assert_eq!((b.evictions(), b.entries().await.ok()), (3, Some(5)));
     assert_eq!(server.ask_bytes(&[b"ZCARD", &name("index")]), [b"5"]);
+}
+
+/// Another layout is another memory: whoever comes second stays outside, also when it was the other one's first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_two_layouts_never_share_a_prefix() {
+    let log = Log::start();
+    let server = Redis::start();
+    let a = open(server.addr()).await;
+    must_record(&a, 1).await;
+    // all is lost while it runs: the keys are soon known as its own again
+    server.ask(&["flushall"]);
+    until("the layout is said", Duration::from_secs(3), async || {
+        server.ask_bytes(&[b"GET", &name("schema")]).concat() == b"1"
+    })
+    .await;
+    must_record(&a, 1).await;
+    assert_eq!(log.warnings(), [""; 0]);
+    // all is lost, and another one was faster
+    server.ask_bytes(&[
+        b"EVAL",
+        b"redis.call('FLUSHALL') redis.call('SET', KEYS[1], '2') return 1",
+        b"1",
+        &name("schema"),
+    ]);
+    until("it goes", Duration::from_secs(3), async || recall(&a, 1).await.is_err()).await;
+    until("it says why", LONG, async || log.lines("layout 2").count() == 1).await;
+    server.ask(&["del", &format!("{{{PREFIX}}}:epoch"), &format!("{{{PREFIX}}}:floor")]);
+    tokio::time::sleep(4 * SECOND).await;
+    assert!(record(&a, 2).await.is_err() && !near(&a, 1));
+    assert_eq!(log.lines("layout 2").count(), 1, "once");
+    assert_eq!(server.ask(&["dbsize"]), "1", "it writes nothing there");
+    // a neighbour with a prefix of its own is not concerned, nor does it see any of it
+    let b = start(options(server.addr(), "nt.2")).await;
+    must_record(&b, 1).await;
+    assert_eq!(b.forget(&Selector::default()).await.ok(), Some(1));
 }
