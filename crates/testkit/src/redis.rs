@@ -17,6 +17,19 @@ pub struct Redis {
     /// A configuration file, if it has one.
     first: Vec<String>,
     args: Vec<String>,
+    /// How redis-cli comes in.
+    cli: Vec<String>,
+}
+
+/// What a server shows, and whom it trusts: files in PEM.
+#[derive(Clone, Copy, Debug)]
+pub struct TlsFiles<'a> {
+    /// Its certificate.
+    pub certificate: &'a str,
+    /// The key of that.
+    pub key: &'a str,
+    /// Who signs the certificates of clients.
+    pub authority: &'a str,
 }
 
 impl Redis {
@@ -53,6 +66,29 @@ impl Redis {
     /// When it cannot be started.
     #[must_use]
     pub fn sentinel(name: &str, primary: SocketAddr, down_after_ms: u32) -> Self {
+        let mut server = Self::watching(name, primary, down_after_ms);
+        server.restart();
+        server
+    }
+
+    /// As [`Redis::sentinel`], with TLS to everybody.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn sentinel_with_tls(
+        name: &str,
+        primary: SocketAddr,
+        down_after_ms: u32,
+        files: TlsFiles<'_>,
+    ) -> Self {
+        let mut server = Self::watching(name, primary, down_after_ms);
+        server.speak_tls(files);
+        server.restart();
+        server
+    }
+
+    fn watching(name: &str, primary: SocketAddr, down_after_ms: u32) -> Self {
         let mut server = Self::stopped();
         let file = server.dir.path().join("sentinel.conf");
         let lines = format!(
@@ -64,28 +100,44 @@ impl Redis {
         std::fs::write(&file, lines).unwrap_or_else(|error| panic!("redis: {}: {error}", file.display()));
         server.first = vec![file.to_string_lossy().into_owned()];
         server.args = vec!["--sentinel".to_owned()];
-        server.restart();
         server
     }
 
-    /// A server that speaks TLS alone and asks for a certificate; its files in PEM. `None` when it was built without.
-    ///
-    /// # Panics
-    /// When it cannot be started.
+    /// A server that speaks TLS alone, to replicas too, and asks for a certificate. `None` when it was built without.
     #[must_use]
-    pub fn with_tls(certificate: &str, key: &str, authority: &str) -> Option<Self> {
+    pub fn with_tls(files: TlsFiles<'_>, args: &[&str]) -> Option<Self> {
         let mut server = Self::stopped();
-        let files = ["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", authority];
-        let port = server.addr.port().to_string();
-        server.args = ["--save", "", "--tls-port", &port].iter().map(|arg| (*arg).to_owned()).collect();
-        server.args.extend(files.iter().map(|arg| (*arg).to_owned()));
-        server.args.extend(["--port".to_owned(), "0".to_owned()]);
+        server.args = [&["--save", ""], args].concat().iter().map(|arg| (*arg).to_owned()).collect();
+        server.speak_tls(files);
         server.try_restart().is_ok().then_some(server)
+    }
+
+    fn speak_tls(&mut self, files: TlsFiles<'_>) {
+        let port = self.addr.port().to_string();
+        let TlsFiles { certificate, key, authority } = files;
+        let words = [
+            ["--tls-port", &port],
+            ["--port", "0"],
+            ["--tls-replication", "yes"],
+            ["--tls-cert-file", certificate],
+            ["--tls-key-file", key],
+            ["--tls-ca-cert-file", authority],
+        ];
+        self.args.extend(words.as_flattened().iter().map(|word| (*word).to_owned()));
+        let cli = ["--tls", "--cert", certificate, "--key", key, "--cacert", authority];
+        self.cli = cli.iter().map(|word| (*word).to_owned()).collect();
     }
 
     fn stopped() -> Self {
         let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("redis: no folder: {error}"));
-        Self { process: None, addr: free_address(), dir, first: Vec::new(), args: Vec::new() }
+        Self {
+            process: None,
+            addr: free_address(),
+            dir,
+            first: Vec::new(),
+            args: Vec::new(),
+            cli: Vec::new(),
+        }
     }
 
     /// Its address.
@@ -182,7 +234,8 @@ impl Redis {
     /// When there is no redis-cli.
     pub fn try_ask(&self, command: &[&str]) -> Result<String, String> {
         let port = self.addr.port().to_string();
-        let asked = Command::new("redis-cli").args(["-e", "-p", &port]).args(command).output();
+        let asked =
+            Command::new("redis-cli").args(["-e", "-p", &port]).args(&self.cli).args(command).output();
         let answer = asked.unwrap_or_else(|error| panic!("redis: cannot run redis-cli: {error}"));
         let said = String::from_utf8_lossy(&answer.stdout).trim_end().to_owned();
         if answer.status.success() { Ok(said) } else { Err(said + &String::from_utf8_lossy(&answer.stderr)) }
