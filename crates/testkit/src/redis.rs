@@ -152,6 +152,12 @@ impl Redis {
         format!("redis://{}", self.addr)
     }
 
+    /// What redis-cli needs to come in, beside the address.
+    #[must_use]
+    pub fn cli(&self) -> &[String] {
+        &self.cli
+    }
+
     /// Ends it at once, as a crash does.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {

@@ -26,8 +26,12 @@ impl Cluster {
     async fn start(nodes: usize, replicas: usize) -> Self {
         let node =
             |_| Redis::with(&["--save", "", "--cluster-enabled", "yes", "--cluster-node-timeout", "1000"]);
-        let nodes: Vec<Redis> = (0..nodes).map(node).collect();
+        Self::of((0..nodes).map(node).collect(), replicas).await
+    }
+
+    async fn of(nodes: Vec<Redis>, replicas: usize) -> Self {
         let mut create = Command::new("redis-cli");
+        create.args(nodes[0].cli());
         create.args(["--cluster", "create"]).args(nodes.iter().map(|node| node.addr().to_string()));
         create.args(["--cluster-yes", "--cluster-replicas", &replicas.to_string()]);
         let created = create.output().unwrap_or_else(|error| panic!("redis-cli: {error}"));
@@ -42,6 +46,13 @@ impl Cluster {
             .await;
         }
         cluster
+    }
+
+    /// Nodes that speak TLS alone, among each other too. `None` when the server was built without.
+    async fn with_tls(files: TlsFiles<'_>) -> Option<Self> {
+        let args = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--tls-cluster", "yes"];
+        let nodes: Option<Vec<Redis>> = (0..3).map(|_| Redis::with_tls(files, &args)).collect();
+        Some(Self::of(nodes?, 0).await)
     }
 
     fn options(&self, prefix: &str) -> RedisOptions {
@@ -251,6 +262,34 @@ async fn a_server_with_tls_shows_its_certificate() {
         let store = start(refused).await;
         assert!(recall(&store, 1).await.is_err());
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+async fn slow_a_cluster_with_tls_is_used() {
+    let log = Log::start();
+    let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+    let authority = Authority::new();
+    let (cert, key) = authority.issue(&["localhost", "127.0.0.1"]).write(dir.path(), "server");
+    let ca = authority.write(dir.path(), "ca");
+    let files = [&cert, &key, &ca].map(|path| path.to_string_lossy().into_owned());
+    let files = TlsFiles { certificate: &files[0], key: &files[1], authority: &files[2] };
+    let Some(cluster) = Cluster::with_tls(files).await else {
+        eprintln!("skipped: this redis-server was built without TLS");
+        return;
+    };
+    let read = |path: &std::path::Path| std::fs::read(path).unwrap_or_else(|error| panic!("{error}"));
+    let with = || RedisOptions {
+        tls: true,
+        ca: Some(read(&ca)),
+        client_cert: Some((read(&cert), String::from_utf8_lossy(&read(&key)).into_owned().into())),
+        ..cluster.options(PREFIX)
+    };
+    let (a, b) = (start(with()).await, start(with()).await);
+    assert_eq!(log.warnings(), [""; 0]);
+    must_record(&a, 1).await;
+    assert!(knows(&b, 1).await);
+    hears(&a, &b, 1000).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
