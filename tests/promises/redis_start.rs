@@ -85,6 +85,68 @@ async fn slow_a_gateway_starts_without_its_redis_and_joins_when_it_comes() {
 }
 
 #[tokio::test]
+async fn slow_a_server_that_loads_its_data_is_as_if_it_were_gone() {
+    let dir = temp();
+    // a millisecond for each key, during which it answers nothing but that it loads
+    let slowly = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
+    let mut redis = Redis::with(&[&["--save", "", "--appendonly", "no"], &slowly[..]].concat());
+    let upstream = Upstream::start().await;
+    upstream.by(|_, _| r400());
+    let url = format!("url: '{}'", redis.url());
+    let before = on_redis(&upstream, &url).start().await;
+    assert!(!post(&before, CLASSIFY, &DOC[..]).await.is_hit());
+    let fill = "for i = 1, 6000 do redis.call('SET', 'other:' .. i, string.rep('x', 100)) end return 1";
+    assert_eq!(redis.ask(&["eval", fill, "0"]), "1");
+    assert_eq!(redis.ask(&["save"]), "OK");
+    redis.restart();
+    let is_loading = || redis.try_ask(&["get", "x"]).is_err_and(|said| said.contains("LOADING"));
+    assert!(is_loading());
+    let calls = upstream.calls();
+
+    // whoever runs, and whoever comes: requests go up
+    let checked = check(dir.path(), &url, true).await;
+    says(&checked, 2, &["store.redis", "Redis is loading", "wait until the server has loaded its data"]);
+    assert!(
+        !String::from_utf8_lossy(&checked.stderr).contains("read_ms"),
+        "how far it is cannot be told now"
+    );
+    let meanwhile = on_redis(&upstream, &url).start().await;
+    for (n, gateway) in [&before, &meanwhile].into_iter().enumerate() {
+        for (m, document) in [&DOC, &DOC2].into_iter().enumerate() {
+            let answer = post(gateway, CLASSIFY, &document[..]).await;
+            assert_eq!((answer.status, answer.is_hit()), (400, false), "the upstream's own answer");
+            assert_eq!(upstream.calls(), calls + (2 * n + m) as u64 + 1);
+        }
+    }
+    assert!(is_loading(), "all of that happened while it loaded");
+    let log = meanwhile.log();
+    assert_eq!(log.matches("no connection to the refusal store").count(), 1, "{log}");
+    assert!(log.contains("the server is loading its data"), "{log}");
+
+    // what it has loaded is known, and what was learned meanwhile is too
+    for gateway in [&before, &meanwhile] {
+        until("the gateway to join", Duration::from_secs(20), async || {
+            let (_, ready) = gateway.admin_get("/readyz").await;
+            (ready["store"] == "ok" && !is_loading()).then_some(())
+        })
+        .await;
+    }
+    until("both to be remembered", Duration::from_secs(5), async || {
+        (before.metric("gateway_negative_cache_entries", &[]).await == 2.0).then_some(())
+    })
+    .await;
+    let calls = upstream.calls();
+    for gateway in [&before, &meanwhile] {
+        for document in [&DOC, &DOC2] {
+            assert!(post(gateway, CLASSIFY, &document[..]).await.is_hit(), "{}", gateway.log());
+        }
+    }
+    assert_eq!(upstream.calls(), calls);
+    settle(&before, 5).await;
+    settle(&meanwhile, 4).await;
+}
+
+#[tokio::test]
 async fn a_gateway_presents_its_user_and_says_its_password_nowhere() {
     let redis = Redis::start();
     let rules = ["reset", "on", &format!(">{PASSWORD}"), "~*", "&*", "+@all"];
