@@ -177,7 +177,7 @@ async fn check_says_what_the_server_is_not_fit_for() {
     let mut redis = Redis::with(&evicts);
     let url = format!("url: '{}', read_ms: 5000", redis.url());
     let warned = check(dir.path(), &url, true).await;
-    says(&warned, 0, &["warning: store.redis: the server evicts (maxmemory-policy allkeys-lru)"]);
+    says(&warned, 0, &["1:22: warning: store.redis.url: the server evicts (maxmemory-policy allkeys-lru)"]);
     assert_eq!(redis.ask(&["config", "set", "maxmemory-policy", "noeviction"]), "OK");
     let good = check(dir.path(), &url, true).await;
     says(&good, 0, &[]);
@@ -187,18 +187,70 @@ async fn check_says_what_the_server_is_not_fit_for() {
     says(
         &wrong,
         2,
-        &["gw.yaml: error: store.redis: no connection to the server", "check `username` and `password`"],
+        &["error: store.redis.password: no connection to the server", "check `username` and `password`"],
     );
     assert_eq!(redis.ask(&["acl", "setuser", "default", "-hset"]), "OK");
     let poor = check(dir.path(), &url, true).await;
     says(
         &poor,
         2,
-        &["gw.yaml: error: store.redis: the user default may not run HSET", "ACL SETUSER default +hset"],
+        &["gw.yaml:1:16: error: store.redis: the user default may not run HSET", "ACL SETUSER default +hset"],
     );
     redis.kill();
     says(&check(dir.path(), &url, true).await, 2, &["no connection to the server", "that the server is up"]);
     says(&check(dir.path(), &url, false).await, 0, &[]);
+}
+
+#[tokio::test]
+async fn what_the_server_says_points_at_the_line_that_is_to_be_changed() {
+    let dir = temp();
+    let redis = Redis::start();
+    let rules = ["reset", "on", ">of-the-gateway", "~{nevertwice}:*", "&{nevertwice}:*", "+@all", "-zpopmin"];
+    assert_eq!(redis.ask(&[&["acl", "setuser", "gateway"], &rules[..]].concat()), "OK");
+    assert_eq!(redis.ask(&["set", "{theirs}:index", "no index"]), "OK");
+    let url = redis.url();
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").and_then(|bound| bound.local_addr());
+    let nobody = nobody.unwrap_or_else(|error| unreachable!("{error}"));
+    for (keys, place, words) in [
+        // nobody is there; there is no such host; it is no Redis for clusters
+        (format!("url: redis://{nobody}"), "5:10: error: store.redis.url: no connection", "check `url`"),
+        (
+            "url: redis://nowhere.invalid".to_owned(),
+            "5:10: error: store.redis.url: no connection",
+            "check `url`",
+        ),
+        (
+            format!("url: redis-cluster://{}", redis.addr()),
+            "5:10: error: store.redis.url: ",
+            "begin `url` with redis://",
+        ),
+        (
+            format!("url: {url}\n    username: gateway\n    password: env:REDIS_PASSWORD"),
+            "7:15: error: store.redis.password: no connection",
+            "check `username` and `password`",
+        ),
+        (
+            format!("url: {url}\n    username: gateway\n    password: env:OF_GATEWAY"),
+            "6:15: error: store.redis.username: the user gateway may not run ZPOPMIN",
+            "ACL SETUSER gateway +zpopmin",
+        ),
+        (
+            format!("url: {url}\n    prefix: theirs"),
+            "6:13: error: store.redis.prefix: {theirs}:index belong to another program",
+            "a `prefix` of their own",
+        ),
+    ] {
+        let text = format!(
+            "negative_cache: {{enabled: true}}\nupstreams: [{{name: a, base_url: 'http://127.0.0.1:1', sync_paths: [/x]}}]\n\
+             store:\n  redis:\n    {keys}\n"
+        );
+        std::fs::write(dir.path().join("gw.yaml"), text).unwrap_or_else(|error| unreachable!("{error}"));
+        let env = [("REDIS_PASSWORD", PASSWORD), ("OF_GATEWAY", "of-the-gateway")];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let checked = gateway::run(&["check", "--config", "gw.yaml", "--resolve"], &env, dir.path()).await;
+        says(&checked, 2, &[&format!("gw.yaml:{place}"), words]);
+        assert!(!String::from_utf8_lossy(&checked.stderr).contains("of-the-gateway"));
+    }
 }
 
 #[tokio::test]
