@@ -153,7 +153,7 @@ async fn an_outcome_without_a_verdict_releases_all_replicas_at_once() {
 }
 
 #[tokio::test]
-async fn a_leader_that_dies_blocks_nobody_for_longer_than_its_lease() {
+async fn slow_a_leader_that_dies_blocks_nobody_for_longer_than_its_lease() {
     let (upstream, redis) = (Upstream::start().await, Redis::start());
     let [mut a, b] = fleet(&upstream, &redis, &[]).await;
     let (never, document) = (Gate::new(), random_document(1, 512));
@@ -179,7 +179,7 @@ async fn a_leader_that_dies_blocks_nobody_for_longer_than_its_lease() {
 }
 
 #[tokio::test]
-async fn a_lease_is_prolonged_as_long_as_its_attempt_takes() {
+async fn slow_a_lease_is_prolonged_as_long_as_its_attempt_takes() {
     let (upstream, redis) = (Upstream::start().await, Redis::start());
     let [a, b] = fleet(&upstream, &redis, &[]).await;
     let (gate, document) = (Gate::new(), random_document(1, 512));
