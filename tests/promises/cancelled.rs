@@ -31,7 +31,7 @@ const MULTIPLEXED: usize = 6;
 /// How many requests that come close together are for the same new document.
 const SHARED: u64 = 6;
 /// No honest answer takes as long.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Numbers that a seed decides.
 struct Dice(u64);
@@ -326,7 +326,7 @@ async fn gateway(upstream: &Upstream, addr: SocketAddr, read_ms: u32, write_ms: 
             ("MEMORY", "max_entries: 1000000"),
             (
                 "UPSTREAM",
-                "pool: {max_in_flight: 1000}\nnegative_cache: {mass_refusal_guard: {enabled: false}}",
+                "pool: {max_in_flight: 1000}\nnegative_cache: {single_flight_wait_ms: 60000, mass_refusal_guard: {enabled: false}}",
             ),
         ],
     );

@@ -6,7 +6,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use nevertwice_testkit::tls::Authority;
-use nevertwice_testkit::{DOC, DOC2, Gateway, Redis, Setup, Upstream, gateway, r400};
+use nevertwice_testkit::{DOC, DOC2, Gateway, Redis, Setup, TlsFiles, Upstream, gateway, r400};
 
 use crate::bench::{post, settle};
 use crate::caller::{CLASSIFY, until};
@@ -279,4 +279,48 @@ async fn files_of_tls_are_read_at_start_and_told_when_they_are_of_no_use() {
     )
     .await;
     says(&fit, 2, &["no connection to the server"]);
+}
+
+#[tokio::test]
+#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+async fn a_gateway_finds_its_server_by_sentinels_with_tls() {
+    let dir = temp();
+    let authority = Authority::new();
+    let (cert, key) = authority.issue(&["127.0.0.1"]).write(dir.path(), "server");
+    let (client_cert, client_key) = authority.issue(&["gateway"]).write(dir.path(), "client");
+    let ca = authority.write(dir.path(), "ca");
+    let stranger = Authority::new().write(dir.path(), "stranger");
+    let files = [&cert, &key, &ca].map(|path| path.display().to_string());
+    let files = TlsFiles { certificate: &files[0], key: &files[1], authority: &files[2] };
+    let Some(server) = Redis::with_tls(files, &[]) else {
+        eprintln!("skipped: this redis-server was built without TLS");
+        return;
+    };
+    let sentinel = Redis::sentinel_with_tls("memory", server.addr(), 5000, files);
+    let keys = |ca: &Path| {
+        format!(
+            "url: 'rediss-sentinel://{}/memory', tls: {{ca: {}, client_cert: {}, client_key: {}}}",
+            sentinel.addr(),
+            ca.display(),
+            client_cert.display(),
+            client_key.display()
+        )
+    };
+    let checked = check(dir.path(), &format!("read_ms: 5000, {}", keys(&ca)), true).await;
+    says(&checked, 0, &[]);
+    assert!(checked.stderr.is_empty(), "{checked:?}");
+    says(
+        &check(dir.path(), &keys(&stranger), true).await,
+        2,
+        &["store.redis.url: no connection to the server"],
+    );
+    let upstream = Upstream::start().await;
+    upstream.by(|_, _| r400());
+    let [one, other] =
+        [on_redis(&upstream, &keys(&ca)).start().await, on_redis(&upstream, &keys(&ca)).start().await];
+    assert!(!post(&one, CLASSIFY, &DOC[..]).await.is_hit());
+    assert!(post(&other, CLASSIFY, &DOC[..]).await.is_hit(), "{}", other.log());
+    assert_eq!(upstream.calls(), 1);
+    settle(&one, 1).await;
+    settle(&other, 1).await;
 }
