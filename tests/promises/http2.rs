@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "test")]
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
+use hyper::rt::Executor;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use nevertwice_testkit::{Client, Failure, Gate, Gateway, Reply, Step, Upstream, r400, random_document};
@@ -33,13 +35,31 @@ async fn connect(addr: SocketAddr) -> Connection {
     connect_with(addr, None).await
 }
 
-/// A connection that ends with what drives it.
-pub async fn connect_on(driving: &mut JoinSet<()>, addr: SocketAddr) -> Connection {
+/// What drives a connection, in one place: the library has tasks of its own beside the connection.
+#[derive(Clone, Default)]
+pub struct Driving(Arc<Mutex<JoinSet<()>>>);
+
+impl Driving {
+    /// Ends the connection in the middle of whatever it does.
+    pub async fn cut(&self) {
+        let mut tasks = std::mem::take(&mut *self.0.lock().unwrap());
+        tasks.shutdown().await;
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Executor<F> for Driving {
+    fn execute(&self, task: F) {
+        self.0.lock().unwrap().spawn(async move {
+            task.await;
+        });
+    }
+}
+
+/// A connection that can be cut.
+pub async fn connect_on(driving: &Driving, addr: SocketAddr) -> Connection {
     let io = TokioIo::new(TcpStream::connect(addr).await.unwrap());
-    let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
-    driving.spawn(async move {
-        let _ = connection.await;
-    });
+    let (sender, connection) = http2::handshake(driving.clone(), io).await.unwrap();
+    driving.execute(connection);
     sender
 }
 
