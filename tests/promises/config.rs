@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::Output;
+use std::time::{Duration, Instant};
 
 use nevertwice_testkit::{DOC, Gateway, Setup, Upstream, gateway, r400};
 
@@ -197,7 +198,7 @@ async fn cf_07_a_store_that_cannot_be_trusted_is_refused_and_left_as_it_is() {
     assert!(post(&gateway, "/doc-classifier/classify", &DOC[..]).await.is_hit(), "the first is unharmed");
 
     gateway.signal("TERM");
-    gateway.wait_exit(std::time::Duration::from_secs(20)).await;
+    gateway.wait_exit(Duration::from_secs(20)).await;
     let file = gateway.dir().join("data/refusals.sqlite3");
     let sound = std::fs::read(&file).unwrap_or_else(|error| unreachable!("{error}"));
     let mut newer = sound.clone();
@@ -247,6 +248,48 @@ async fn cf_07_a_store_directory_that_cannot_be_used_is_named() {
             Setup::new(&yaml.replace("@DIR@/data", path)).try_start().await.err().unwrap_or_default();
         refused(&reason, &["store directory", &path.replace("@DIR@", "")]);
         assert!(!reason.contains("panicked"), "{case}: {reason}");
+    }
+}
+
+/// A pipe that nobody writes to would hold the start up for ever, and a device has no end.
+#[tokio::test]
+async fn cf_08_a_secret_or_a_certificate_that_is_no_regular_file_is_refused_at_once() {
+    const NOT: &str = "the file of the secret is not a regular file";
+    let dir = temp();
+    let made = std::process::Command::new("mkfifo").arg(dir.path().join("pipe")).status();
+    assert!(made.is_ok_and(|status| status.success()));
+    let upstreams = "upstreams: [{name: a, base_url: 'http://127.0.0.1:1', sync_paths: [/x]}]\n";
+    let redis = "negative_cache: {enabled: true}\nstore: {redis: {url: 'rediss://127.0.0.1:1', ";
+    let (check, serve) = (["check", "--config", "gw.yaml", "--resolve"], ["serve", "--config", "gw.yaml"]);
+    let both = &[(&check[..], 2), (&serve[..], 2)][..];
+    for (keys, words, runs) in [
+        ("admin: {token: 'file:pipe'}", &["admin.token", NOT][..], both),
+        ("admin: {token: 'file:/dev/zero'}", &["admin.token", NOT], both),
+        ("tenants: [{id: t, key: 'file:pipe'}]", &["tenants[0].key", NOT], both),
+        (&format!("{redis}password: 'file:pipe'}}}}"), &["store.redis.password", NOT], both),
+        (
+            &format!("{redis}tls: {{ca: pipe}}}}}}"),
+            &["store.redis.tls.ca: pipe: is not a regular file"],
+            both,
+        ),
+        (
+            &format!("{redis}tls: {{ca: /dev/zero}}}}}}"),
+            &["store.redis.tls.ca", "is not a regular file"],
+            both,
+        ),
+        // the listener's own are read when it is served
+        ("tls: {cert: pipe, key: pipe}", &["pipe: not a regular file"], &[(&serve[..], 1)]),
+    ] {
+        let text = format!("listen: '127.0.0.1:0'\n{upstreams}{keys}\n");
+        std::fs::write(dir.path().join("gw.yaml"), text).unwrap_or_else(|error| unreachable!("{error}"));
+        for (args, code) in runs {
+            let began = Instant::now();
+            let output = gateway::run(args, &[], dir.path()).await;
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(*code), "{args:?} {keys}: {told}");
+            assert!(words.iter().all(|words| told.contains(words)), "{args:?} {keys}: {told}");
+            assert!(began.elapsed() < Duration::from_secs(10), "{args:?} {keys}");
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::bench::settle;
 const CLASSIFY: &str = "/doc-classifier/classify";
 
 /// A gateway of the fleet.
-async fn replica(upstream: &Upstream, redis_url: &str, slots: &[(&str, &str)]) -> Gateway {
+pub async fn replica(upstream: &Upstream, redis_url: &str, slots: &[(&str, &str)]) -> Gateway {
     let embedded = "embedded:\n    path: \"@DIR@/data\"";
     // the budgets are for machines that do nothing else; what happens when they run out has tests of its own
     let shared = format!("redis:\n    url: \"{redis_url}\"\n    read_ms: 2000\n    write_ms: 2000");
@@ -30,11 +30,11 @@ async fn fleet<const N: usize>(upstream: &Upstream, redis: &Redis, slots: &[(&st
     all.try_into().unwrap()
 }
 
-fn send(gateway: &Gateway, document: &[u8]) -> JoinHandle<Answer> {
+pub fn send(gateway: &Gateway, document: &[u8]) -> JoinHandle<Answer> {
     tokio::spawn(Post::to(gateway.addr, CLASSIFY).bearer("tok-1").body(document.to_vec()).send())
 }
 
-async fn post(gateway: &Gateway, document: &[u8]) -> Answer {
+pub async fn post(gateway: &Gateway, document: &[u8]) -> Answer {
     send(gateway, document).await.unwrap()
 }
 
@@ -153,7 +153,7 @@ async fn an_outcome_without_a_verdict_releases_all_replicas_at_once() {
 }
 
 #[tokio::test]
-async fn a_leader_that_dies_blocks_nobody_for_longer_than_its_lease() {
+async fn slow_a_leader_that_dies_blocks_nobody_for_longer_than_its_lease() {
     let (upstream, redis) = (Upstream::start().await, Redis::start());
     let [mut a, b] = fleet(&upstream, &redis, &[]).await;
     let (never, document) = (Gate::new(), random_document(1, 512));
@@ -179,7 +179,7 @@ async fn a_leader_that_dies_blocks_nobody_for_longer_than_its_lease() {
 }
 
 #[tokio::test]
-async fn a_lease_is_prolonged_as_long_as_its_attempt_takes() {
+async fn slow_a_lease_is_prolonged_as_long_as_its_attempt_takes() {
     let (upstream, redis) = (Upstream::start().await, Redis::start());
     let [a, b] = fleet(&upstream, &redis, &[]).await;
     let (gate, document) = (Gate::new(), random_document(1, 512));

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "test")]
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
+use hyper::rt::Executor;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use nevertwice_testkit::{Client, Failure, Gate, Gateway, Reply, Step, Upstream, r400, random_document};
@@ -27,10 +29,38 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Why a body breaks off.
 type Left = &'static str;
 type Body = BoxBody<Bytes, Left>;
-type Connection = SendRequest<Body>;
+pub type Connection = SendRequest<Body>;
 
 async fn connect(addr: SocketAddr) -> Connection {
     connect_with(addr, None).await
+}
+
+/// What drives a connection, in one place: the library has tasks of its own beside the connection.
+#[derive(Clone, Default)]
+pub struct Driving(Arc<Mutex<JoinSet<()>>>);
+
+impl Driving {
+    /// Ends the connection in the middle of whatever it does.
+    pub async fn cut(&self) {
+        let mut tasks = std::mem::take(&mut *self.0.lock().unwrap());
+        tasks.shutdown().await;
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Executor<F> for Driving {
+    fn execute(&self, task: F) {
+        self.0.lock().unwrap().spawn(async move {
+            task.await;
+        });
+    }
+}
+
+/// A connection that can be cut.
+pub async fn connect_on(driving: &Driving, addr: SocketAddr) -> Connection {
+    let io = TokioIo::new(TcpStream::connect(addr).await.unwrap());
+    let (sender, connection) = http2::handshake(driving.clone(), io).await.unwrap();
+    driving.execute(connection);
+    sender
 }
 
 /// A connection whose answers get no further than these bytes until they are read.
@@ -62,7 +92,7 @@ pub async fn one_request_then_idle(addr: SocketAddr, limit: Duration) {
     until("the end of an idle connection", limit, || async { connection.is_closed().then_some(()) }).await;
 }
 
-fn request(path: &str, key: &str, body: Body) -> Request<Body> {
+pub fn request(path: &str, key: &str, body: Body) -> Request<Body> {
     let request = Request::post(format!("http://gw{path}")).header("authorization", format!("Bearer {key}"));
     request.body(body).unwrap()
 }
@@ -71,7 +101,7 @@ fn whole(body: impl Into<Bytes>) -> Body {
     Full::new(body.into()).map_err(|never| match never {}).boxed()
 }
 
-fn full(path: &str, document: impl Into<Bytes>) -> Request<Body> {
+pub fn full(path: &str, document: impl Into<Bytes>) -> Request<Body> {
     request(path, "tok-1", whole(document))
 }
 

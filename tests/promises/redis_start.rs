@@ -6,7 +6,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use nevertwice_testkit::tls::Authority;
-use nevertwice_testkit::{DOC, DOC2, Gateway, Redis, Setup, Upstream, gateway, r400};
+use nevertwice_testkit::{DOC, DOC2, Gateway, Redis, Setup, TlsFiles, Upstream, gateway, r400};
 
 use crate::bench::{post, settle};
 use crate::caller::{CLASSIFY, until};
@@ -85,6 +85,68 @@ async fn slow_a_gateway_starts_without_its_redis_and_joins_when_it_comes() {
 }
 
 #[tokio::test]
+async fn slow_a_server_that_loads_its_data_is_as_if_it_were_gone() {
+    let dir = temp();
+    // a millisecond for each key, during which it answers nothing but that it loads
+    let slowly = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
+    let mut redis = Redis::with(&[&["--save", "", "--appendonly", "no"], &slowly[..]].concat());
+    let upstream = Upstream::start().await;
+    upstream.by(|_, _| r400());
+    let url = format!("url: '{}'", redis.url());
+    let before = on_redis(&upstream, &url).start().await;
+    assert!(!post(&before, CLASSIFY, &DOC[..]).await.is_hit());
+    let fill = "for i = 1, 6000 do redis.call('SET', 'other:' .. i, string.rep('x', 100)) end return 1";
+    assert_eq!(redis.ask(&["eval", fill, "0"]), "1");
+    assert_eq!(redis.ask(&["save"]), "OK");
+    redis.restart();
+    let is_loading = || redis.try_ask(&["get", "x"]).is_err_and(|said| said.contains("LOADING"));
+    assert!(is_loading());
+    let calls = upstream.calls();
+
+    // whoever runs, and whoever comes: requests go up
+    let checked = check(dir.path(), &url, true).await;
+    says(&checked, 2, &["store.redis", "Redis is loading", "wait until the server has loaded its data"]);
+    assert!(
+        !String::from_utf8_lossy(&checked.stderr).contains("read_ms"),
+        "how far it is cannot be told now"
+    );
+    let meanwhile = on_redis(&upstream, &url).start().await;
+    for (n, gateway) in [&before, &meanwhile].into_iter().enumerate() {
+        for (m, document) in [&DOC, &DOC2].into_iter().enumerate() {
+            let answer = post(gateway, CLASSIFY, &document[..]).await;
+            assert_eq!((answer.status, answer.is_hit()), (400, false), "the upstream's own answer");
+            assert_eq!(upstream.calls(), calls + (2 * n + m) as u64 + 1);
+        }
+    }
+    assert!(is_loading(), "all of that happened while it loaded");
+    let log = meanwhile.log();
+    assert_eq!(log.matches("no connection to the refusal store").count(), 1, "{log}");
+    assert!(log.contains("the server is loading its data"), "{log}");
+
+    // what it has loaded is known, and what was learned meanwhile is too
+    for gateway in [&before, &meanwhile] {
+        until("the gateway to join", Duration::from_secs(20), async || {
+            let (_, ready) = gateway.admin_get("/readyz").await;
+            (ready["store"] == "ok" && !is_loading()).then_some(())
+        })
+        .await;
+    }
+    until("both to be remembered", Duration::from_secs(5), async || {
+        (before.metric("gateway_negative_cache_entries", &[]).await == 2.0).then_some(())
+    })
+    .await;
+    let calls = upstream.calls();
+    for gateway in [&before, &meanwhile] {
+        for document in [&DOC, &DOC2] {
+            assert!(post(gateway, CLASSIFY, &document[..]).await.is_hit(), "{}", gateway.log());
+        }
+    }
+    assert_eq!(upstream.calls(), calls);
+    settle(&before, 5).await;
+    settle(&meanwhile, 4).await;
+}
+
+#[tokio::test]
 async fn a_gateway_presents_its_user_and_says_its_password_nowhere() {
     let redis = Redis::start();
     let rules = ["reset", "on", &format!(">{PASSWORD}"), "~*", "&*", "+@all"];
@@ -115,7 +177,7 @@ async fn check_says_what_the_server_is_not_fit_for() {
     let mut redis = Redis::with(&evicts);
     let url = format!("url: '{}', read_ms: 5000", redis.url());
     let warned = check(dir.path(), &url, true).await;
-    says(&warned, 0, &["warning: store.redis: the server evicts (maxmemory-policy allkeys-lru)"]);
+    says(&warned, 0, &["1:22: warning: store.redis.url: the server evicts (maxmemory-policy allkeys-lru)"]);
     assert_eq!(redis.ask(&["config", "set", "maxmemory-policy", "noeviction"]), "OK");
     let good = check(dir.path(), &url, true).await;
     says(&good, 0, &[]);
@@ -125,18 +187,70 @@ async fn check_says_what_the_server_is_not_fit_for() {
     says(
         &wrong,
         2,
-        &["gw.yaml: error: store.redis: no connection to the server", "check `username` and `password`"],
+        &["error: store.redis.password: no connection to the server", "check `username` and `password`"],
     );
     assert_eq!(redis.ask(&["acl", "setuser", "default", "-hset"]), "OK");
     let poor = check(dir.path(), &url, true).await;
     says(
         &poor,
         2,
-        &["gw.yaml: error: store.redis: the user default may not run HSET", "ACL SETUSER default +hset"],
+        &["gw.yaml:1:16: error: store.redis: the user default may not run HSET", "ACL SETUSER default +hset"],
     );
     redis.kill();
     says(&check(dir.path(), &url, true).await, 2, &["no connection to the server", "that the server is up"]);
     says(&check(dir.path(), &url, false).await, 0, &[]);
+}
+
+#[tokio::test]
+async fn what_the_server_says_points_at_the_line_that_is_to_be_changed() {
+    let dir = temp();
+    let redis = Redis::start();
+    let rules = ["reset", "on", ">of-the-gateway", "~{nevertwice}:*", "&{nevertwice}:*", "+@all", "-zpopmin"];
+    assert_eq!(redis.ask(&[&["acl", "setuser", "gateway"], &rules[..]].concat()), "OK");
+    assert_eq!(redis.ask(&["set", "{theirs}:index", "no index"]), "OK");
+    let url = redis.url();
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").and_then(|bound| bound.local_addr());
+    let nobody = nobody.unwrap_or_else(|error| unreachable!("{error}"));
+    for (keys, place, words) in [
+        // nobody is there; there is no such host; it is no Redis for clusters
+        (format!("url: redis://{nobody}"), "5:10: error: store.redis.url: no connection", "check `url`"),
+        (
+            "url: redis://nowhere.invalid".to_owned(),
+            "5:10: error: store.redis.url: no connection",
+            "check `url`",
+        ),
+        (
+            format!("url: redis-cluster://{}", redis.addr()),
+            "5:10: error: store.redis.url: ",
+            "begin `url` with redis://",
+        ),
+        (
+            format!("url: {url}\n    username: gateway\n    password: env:REDIS_PASSWORD"),
+            "7:15: error: store.redis.password: no connection",
+            "check `username` and `password`",
+        ),
+        (
+            format!("url: {url}\n    username: gateway\n    password: env:OF_GATEWAY"),
+            "6:15: error: store.redis.username: the user gateway may not run ZPOPMIN",
+            "ACL SETUSER gateway +zpopmin",
+        ),
+        (
+            format!("url: {url}\n    prefix: theirs"),
+            "6:13: error: store.redis.prefix: {theirs}:index belong to another program",
+            "a `prefix` of their own",
+        ),
+    ] {
+        let text = format!(
+            "negative_cache: {{enabled: true}}\nupstreams: [{{name: a, base_url: 'http://127.0.0.1:1', sync_paths: [/x]}}]\n\
+             store:\n  redis:\n    {keys}\n"
+        );
+        std::fs::write(dir.path().join("gw.yaml"), text).unwrap_or_else(|error| unreachable!("{error}"));
+        let env = [("REDIS_PASSWORD", PASSWORD), ("OF_GATEWAY", "of-the-gateway")];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let checked = gateway::run(&["check", "--config", "gw.yaml", "--resolve"], &env, dir.path()).await;
+        says(&checked, 2, &[&format!("gw.yaml:{place}"), words]);
+        assert!(!String::from_utf8_lossy(&checked.stderr).contains("of-the-gateway"));
+    }
 }
 
 #[tokio::test]
@@ -165,4 +279,48 @@ async fn files_of_tls_are_read_at_start_and_told_when_they_are_of_no_use() {
     )
     .await;
     says(&fit, 2, &["no connection to the server"]);
+}
+
+#[tokio::test]
+#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+async fn a_gateway_finds_its_server_by_sentinels_with_tls() {
+    let dir = temp();
+    let authority = Authority::new();
+    let (cert, key) = authority.issue(&["127.0.0.1"]).write(dir.path(), "server");
+    let (client_cert, client_key) = authority.issue(&["gateway"]).write(dir.path(), "client");
+    let ca = authority.write(dir.path(), "ca");
+    let stranger = Authority::new().write(dir.path(), "stranger");
+    let files = [&cert, &key, &ca].map(|path| path.display().to_string());
+    let files = TlsFiles { certificate: &files[0], key: &files[1], authority: &files[2] };
+    let Some(server) = Redis::with_tls(files, &[]) else {
+        eprintln!("skipped: this redis-server was built without TLS");
+        return;
+    };
+    let sentinel = Redis::sentinel_with_tls("memory", server.addr(), 5000, files);
+    let keys = |ca: &Path| {
+        format!(
+            "url: 'rediss-sentinel://{}/memory', tls: {{ca: {}, client_cert: {}, client_key: {}}}",
+            sentinel.addr(),
+            ca.display(),
+            client_cert.display(),
+            client_key.display()
+        )
+    };
+    let checked = check(dir.path(), &format!("read_ms: 5000, {}", keys(&ca)), true).await;
+    says(&checked, 0, &[]);
+    assert!(checked.stderr.is_empty(), "{checked:?}");
+    says(
+        &check(dir.path(), &keys(&stranger), true).await,
+        2,
+        &["store.redis.url: no connection to the server"],
+    );
+    let upstream = Upstream::start().await;
+    upstream.by(|_, _| r400());
+    let [one, other] =
+        [on_redis(&upstream, &keys(&ca)).start().await, on_redis(&upstream, &keys(&ca)).start().await];
+    assert!(!post(&one, CLASSIFY, &DOC[..]).await.is_hit());
+    assert!(post(&other, CLASSIFY, &DOC[..]).await.is_hit(), "{}", other.log());
+    assert_eq!(upstream.calls(), 1);
+    settle(&one, 1).await;
+    settle(&other, 1).await;
 }

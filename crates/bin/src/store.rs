@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use nevertwice_config::checked::{ClientTls, Redis, RedisHost, RedisTopology, StoreConfig, TlsFiles};
+use nevertwice_config::secret::{PEM_MAX_BYTES, regular_file};
 use nevertwice_domain::clock::Clock;
 use nevertwice_store::RefusalStore;
 use nevertwice_store::redis::{RedisOptions, RedisStore, Topology};
@@ -107,7 +108,16 @@ impl Files {
 }
 
 fn read(name: &str, path: &Path) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(|error| unfit(name, path, &format!("cannot be read: {}", error.kind())))
+    match regular_file(path, PEM_MAX_BYTES + 1) {
+        Ok(bytes) if bytes.len() > PEM_MAX_BYTES => {
+            Err(unfit(name, path, &format!("has more than {PEM_MAX_BYTES} bytes")))
+        }
+        Ok(bytes) => Ok(bytes),
+        Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
+            Err(unfit(name, path, &"is not a regular file"))
+        }
+        Err(error) => Err(unfit(name, path, &format!("cannot be read: {}", error.kind()))),
+    }
 }
 
 fn certificates(name: &str, path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Failure> {

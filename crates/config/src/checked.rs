@@ -14,6 +14,8 @@ use nevertwice_domain::strike::LifePolicy;
 use nevertwice_domain::tenant::{KeyHash, TenantId, UpstreamName};
 use secrecy::{SecretBox, SecretString};
 
+use crate::problem::Place;
+
 /// A secret's bytes. Never printed; wiped when dropped.
 pub type Secret = SecretBox<[u8]>;
 
@@ -136,6 +138,23 @@ pub struct Redis {
     pub read: Duration,
     /// How long a record may take.
     pub write: Duration,
+    /// Where that stands in the text, for what shows only when the server is asked.
+    pub places: RedisPlaces,
+}
+
+/// Where the settings of a Redis stand; that of the block for those that are not given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisPlaces {
+    /// Of `url`.
+    pub url: Place,
+    /// Of `password`.
+    pub password: Place,
+    /// Of `username`, or of `password` without it.
+    pub username: Place,
+    /// Of `prefix`.
+    pub prefix: Place,
+    /// Of `read_ms`.
+    pub read_ms: Place,
 }
 
 /// Where a Redis is. Its text is the URL in full, and holds no secret.

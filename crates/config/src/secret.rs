@@ -16,6 +16,9 @@ use crate::raw::read::At;
 /// The longest secret, in bytes.
 pub const SECRET_MAX_BYTES: usize = 64 * 1024;
 
+/// The longest file of certificates or keys, in bytes; all authorities of a system take a quarter of a MiB.
+pub const PEM_MAX_BYTES: usize = 4 * 1024 * 1024;
+
 /// Where secrets are looked up.
 pub trait SecretSource {
     /// The environment variable of this name; `None` when it is not set or not UTF-8.
@@ -38,10 +41,23 @@ impl SecretSource for Process {
     }
 
     fn file(&self, path: &Path) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        std::fs::File::open(path)?.take(SECRET_MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        regular_file(path, SECRET_MAX_BYTES + 1)
     }
+}
+
+/// The first `most` bytes of a regular file, or of one that a link leads to. Pipes, sockets and devices are not opened: they can be
+/// silent, or without an end, and a start must not wait for them.
+///
+/// # Errors
+/// When it cannot be read; of the kind `Unsupported` when it is something else than a regular file.
+pub fn regular_file(path: &Path, most: usize) -> io::Result<Vec<u8>> {
+    // asked before it is opened: to open a pipe is to wait for its writer
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(most as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Looks nothing up: every reference gets a stand-in of its own. For `check` without `--resolve`.
@@ -143,6 +159,11 @@ pub(crate) fn resolve(
         }
         SecretRef::File(path) => match secrets.file(&base.join(path)) {
             Ok(bytes) => (bytes, "write the secret into the file"),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                let cause = "the file of the secret is not a regular file";
+                found.error(place, cause, "write the secret into a file: pipes and devices are not read");
+                return None;
+            }
             Err(error) => {
                 let cause = format!("the file of the secret cannot be read: {}", error.kind());
                 found.error(

@@ -4,13 +4,22 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nevertwice_config::checked::TlsFiles;
+use nevertwice_config::secret::{PEM_MAX_BYTES, regular_file};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+fn pem(path: &Path) -> Result<Vec<u8>, String> {
+    let bytes =
+        regular_file(path, PEM_MAX_BYTES + 1).map_err(|error| format!("{}: {error}", path.display()))?;
+    if bytes.len() > PEM_MAX_BYTES {
+        return Err(format!("{}: more than {PEM_MAX_BYTES} bytes", path.display()));
+    }
+    Ok(bytes)
+}
+
 fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let certificates: Result<Vec<_>, _> =
-        CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem(path)?).collect();
     match certificates {
         Ok(certificates) if certificates.is_empty() => {
             Err(format!("{}: holds no certificate", path.display()))
@@ -21,7 +30,7 @@ fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 }
 
 fn key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
-    PrivateKeyDer::from_pem_file(path).map_err(|error| format!("{}: {error}", path.display()))
+    PrivateKeyDer::from_pem_slice(&pem(path)?).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {

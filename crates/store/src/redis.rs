@@ -48,7 +48,7 @@ pub use leases::{RemoteAttempt, RemoteLanding};
 use link::Link;
 use near::Near;
 use news::Desk;
-pub use probe::{Finding, Severity, probe};
+pub use probe::{About, Finding, Severity, probe};
 use scripts::Scripts;
 
 /// Which servers there are.

@@ -26,6 +26,8 @@ pub enum Fault {
     Drip(Duration),
     /// After so many bytes more on a connection it is reset.
     CutAfter(usize),
+    /// Messages of channels (RESP3) get lost, and nothing else does.
+    Deaf,
 }
 
 /// A running proxy. Ends with its value.
@@ -115,13 +117,18 @@ async fn answers(
 ) -> io::Result<()> {
     let mut piece = vec![0; 16 << 10];
     let mut passed = 0;
+    let mut held = Vec::new();
     loop {
         let length = from.read(&mut piece).await?;
         if length == 0 {
             return Ok(());
         }
-        let mut piece = &piece[..length];
-        match unless_silent(&mut faults).await? {
+        held.extend_from_slice(&piece[..length]);
+        let fault = unless_silent(&mut faults).await?;
+        let passing =
+            if fault == Fault::Deaf { without_messages(&mut held) } else { std::mem::take(&mut held) };
+        let mut piece = &passing[..];
+        match fault {
             Fault::Late(delay) => tokio::time::sleep(delay).await,
             Fault::Drip(pause) => {
                 while let Some((first, rest)) = piece.split_first() {
@@ -138,8 +145,53 @@ async fn answers(
                 return Ok(());
             }
             Fault::CutAfter(_) => passed += piece.len(),
-            Fault::None | Fault::Silence | Fault::Reset => {}
+            Fault::None | Fault::Silence | Fault::Reset | Fault::Deaf => {}
         }
         to.write_all(piece).await?;
+    }
+}
+
+/// How a message of a channel begins.
+const MESSAGE: &[u8] = b">3\r\n$7\r\nmessage\r\n";
+
+/// Takes out what can be passed on: all but whole messages, and but for an end that may be the beginning of one.
+fn without_messages(held: &mut Vec<u8>) -> Vec<u8> {
+    let mut passing = Vec::new();
+    while let Some(at) = held.windows(MESSAGE.len()).position(|window| window == MESSAGE) {
+        passing.extend(held.drain(..at));
+        let Some(end) = bulk_end(held, MESSAGE.len()).and_then(|channel| bulk_end(held, channel)) else {
+            return passing;
+        };
+        held.drain(..end);
+    }
+    let open = (1..MESSAGE.len()).rev().find(|&length| held.ends_with(&MESSAGE[..length])).unwrap_or(0);
+    passing.extend(held.drain(..held.len() - open));
+    passing
+}
+
+/// Where the bulk string that begins at `from` ends, if it is there to its end.
+fn bulk_end(bytes: &[u8], from: usize) -> Option<usize> {
+    let rest = bytes.get(from..)?;
+    let digits = rest.windows(2).position(|window| window == b"\r\n")?;
+    let length: usize = std::str::from_utf8(rest.get(1..digits)?).ok()?.parse().ok()?;
+    let end = from + digits + 2 + length + 2;
+    (end <= bytes.len()).then_some(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_taken_out_wherever_they_are_cut() {
+        let stream = b"+OK\r\n>3\r\n$7\r\nmessage\r\n$2\r\n{}\r\n$4\r\na\r\nb\r\n:1\r\n>3\r\n$7\r\nmessage\r\n$1\r\nx\r\n$0\r\n\r\n>3\r\n$9\r\nsubscribe\r\n";
+        for cut in 0..stream.len() {
+            let (mut held, mut passed) = (Vec::new(), Vec::new());
+            for piece in [&stream[..cut], &stream[cut..]] {
+                held.extend_from_slice(piece);
+                passed.extend(without_messages(&mut held));
+            }
+            assert_eq!(passed, b"+OK\r\n:1\r\n>3\r\n$9\r\nsubscribe\r\n", "cut at {cut}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! A Redis server of a test's own: on a free port, with its data in a folder that goes with it.
 
+use std::io::{BufRead, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,6 +17,19 @@ pub struct Redis {
     /// A configuration file, if it has one.
     first: Vec<String>,
     args: Vec<String>,
+    /// How redis-cli comes in.
+    cli: Vec<String>,
+}
+
+/// What a server shows, and whom it trusts: files in PEM.
+#[derive(Clone, Copy, Debug)]
+pub struct TlsFiles<'a> {
+    /// Its certificate.
+    pub certificate: &'a str,
+    /// The key of that.
+    pub key: &'a str,
+    /// Who signs the certificates of clients.
+    pub authority: &'a str,
 }
 
 impl Redis {
@@ -52,6 +66,29 @@ impl Redis {
     /// When it cannot be started.
     #[must_use]
     pub fn sentinel(name: &str, primary: SocketAddr, down_after_ms: u32) -> Self {
+        let mut server = Self::watching(name, primary, down_after_ms);
+        server.restart();
+        server
+    }
+
+    /// As [`Redis::sentinel`], with TLS to everybody.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn sentinel_with_tls(
+        name: &str,
+        primary: SocketAddr,
+        down_after_ms: u32,
+        files: TlsFiles<'_>,
+    ) -> Self {
+        let mut server = Self::watching(name, primary, down_after_ms);
+        server.speak_tls(files);
+        server.restart();
+        server
+    }
+
+    fn watching(name: &str, primary: SocketAddr, down_after_ms: u32) -> Self {
         let mut server = Self::stopped();
         let file = server.dir.path().join("sentinel.conf");
         let lines = format!(
@@ -63,28 +100,44 @@ impl Redis {
         std::fs::write(&file, lines).unwrap_or_else(|error| panic!("redis: {}: {error}", file.display()));
         server.first = vec![file.to_string_lossy().into_owned()];
         server.args = vec!["--sentinel".to_owned()];
-        server.restart();
         server
     }
 
-    /// A server that speaks TLS alone and asks for a certificate; its files in PEM. `None` when it was built without.
-    ///
-    /// # Panics
-    /// When it cannot be started.
+    /// A server that speaks TLS alone, to replicas too, and asks for a certificate. `None` when it was built without.
     #[must_use]
-    pub fn with_tls(certificate: &str, key: &str, authority: &str) -> Option<Self> {
+    pub fn with_tls(files: TlsFiles<'_>, args: &[&str]) -> Option<Self> {
         let mut server = Self::stopped();
-        let files = ["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-ca-cert-file", authority];
-        let port = server.addr.port().to_string();
-        server.args = ["--save", "", "--tls-port", &port].iter().map(|arg| (*arg).to_owned()).collect();
-        server.args.extend(files.iter().map(|arg| (*arg).to_owned()));
-        server.args.extend(["--port".to_owned(), "0".to_owned()]);
+        server.args = [&["--save", ""], args].concat().iter().map(|arg| (*arg).to_owned()).collect();
+        server.speak_tls(files);
         server.try_restart().is_ok().then_some(server)
+    }
+
+    fn speak_tls(&mut self, files: TlsFiles<'_>) {
+        let port = self.addr.port().to_string();
+        let TlsFiles { certificate, key, authority } = files;
+        let words = [
+            ["--tls-port", &port],
+            ["--port", "0"],
+            ["--tls-replication", "yes"],
+            ["--tls-cert-file", certificate],
+            ["--tls-key-file", key],
+            ["--tls-ca-cert-file", authority],
+        ];
+        self.args.extend(words.as_flattened().iter().map(|word| (*word).to_owned()));
+        let cli = ["--tls", "--cert", certificate, "--key", key, "--cacert", authority];
+        self.cli = cli.iter().map(|word| (*word).to_owned()).collect();
     }
 
     fn stopped() -> Self {
         let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("redis: no folder: {error}"));
-        Self { process: None, addr: free_address(), dir, first: Vec::new(), args: Vec::new() }
+        Self {
+            process: None,
+            addr: free_address(),
+            dir,
+            first: Vec::new(),
+            args: Vec::new(),
+            cli: Vec::new(),
+        }
     }
 
     /// Its address.
@@ -97,6 +150,12 @@ impl Redis {
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.addr)
+    }
+
+    /// What redis-cli needs to come in, beside the address.
+    #[must_use]
+    pub fn cli(&self) -> &[String] {
+        &self.cli
     }
 
     /// Ends it at once, as a crash does.
@@ -181,10 +240,34 @@ impl Redis {
     /// When there is no redis-cli.
     pub fn try_ask(&self, command: &[&str]) -> Result<String, String> {
         let port = self.addr.port().to_string();
-        let asked = Command::new("redis-cli").args(["-e", "-p", &port]).args(command).output();
+        let asked =
+            Command::new("redis-cli").args(["-e", "-p", &port]).args(&self.cli).args(command).output();
         let answer = asked.unwrap_or_else(|error| panic!("redis: cannot run redis-cli: {error}"));
         let said = String::from_utf8_lossy(&answer.stdout).trim_end().to_owned();
         if answer.status.success() { Ok(said) } else { Err(said + &String::from_utf8_lossy(&answer.stderr)) }
+    }
+
+    /// What the server answers to a command whose words are any bytes: the bytes of the answer, or of the items of a list.
+    ///
+    /// # Panics
+    /// When it does not answer, or with an error.
+    pub fn ask_bytes(&self, command: &[&[u8]]) -> Vec<Vec<u8>> {
+        let answer = TcpStream::connect(self.addr).and_then(|stream| {
+            let mut stream = std::io::BufReader::new(stream);
+            let mut out = format!("*{}\r\n", command.len()).into_bytes();
+            for word in command {
+                out.extend(format!("${}\r\n", word.len()).bytes());
+                out.extend_from_slice(word);
+                out.extend(b"\r\n");
+            }
+            stream.get_mut().write_all(&out)?;
+            let mut items = Vec::new();
+            read_answer(&mut stream, &mut items)?;
+            Ok(items)
+        });
+        answer.unwrap_or_else(|error| {
+            panic!("redis: {:?}: {error}", String::from_utf8_lossy(&command.concat()))
+        })
     }
 
     /// How many commands of this name it has run, in scripts too.
@@ -200,6 +283,31 @@ impl Drop for Redis {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Reads one answer (RESP2); a list goes item by item.
+fn read_answer(stream: &mut impl BufRead, items: &mut Vec<Vec<u8>>) -> std::io::Result<()> {
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    let rest = line.get(1..).unwrap_or_default().trim_end();
+    match line.as_bytes().first() {
+        Some(b'+' | b':') => items.push(rest.as_bytes().to_vec()),
+        Some(b'$') => {
+            if let Ok(length) = rest.parse::<usize>() {
+                let mut item = vec![0; length + 2];
+                stream.read_exact(&mut item)?;
+                item.truncate(length);
+                items.push(item);
+            }
+        }
+        Some(b'*') => {
+            for _ in 0..rest.parse().unwrap_or(0) {
+                read_answer(stream, items)?;
+            }
+        }
+        _ => return Err(std::io::Error::other(line)),
+    }
+    Ok(())
 }
 
 /// An address that nobody listens on now, and below the range from which the system takes ports.

@@ -7,7 +7,7 @@ use nevertwice_config::checked::{Checked, Redis, StoreConfig};
 use nevertwice_config::problem::{Problem, Problems, Severity};
 use nevertwice_config::secret::{Process, SecretSource, Unresolved};
 use nevertwice_domain::clock::SystemClock;
-use nevertwice_store::redis::{Finding, Severity as Weight, probe};
+use nevertwice_store::redis::{About, Finding, Severity as Weight, probe};
 
 use crate::exit::{Exit, Failure};
 use crate::{print, store};
@@ -51,16 +51,21 @@ fn used_redis(config: &Checked) -> Option<&Redis> {
 /// Tells what the store's server is not fit for.
 async fn look_at(redis: &Redis, origin: String) -> Result<(), Failure> {
     let options = store::redis_options(redis)?;
-    let problem = |finding: Finding| Problem {
-        path: "store.redis".to_owned(),
-        line: None,
-        column: None,
-        severity: match finding.severity {
+    let problem = |finding: Finding| {
+        let place = match finding.about {
+            About::Server => &redis.places.url,
+            About::Login => &redis.places.password,
+            About::Rights => &redis.places.username,
+            About::Prefix => &redis.places.prefix,
+            About::ReadTime => &redis.places.read_ms,
+        };
+        let (line, column) = place.at.unzip();
+        let severity = match finding.severity {
             Weight::Error => Severity::Error,
             Weight::Warning => Severity::Warning,
-        },
-        cause: finding.cause,
-        cure: finding.cure,
+        };
+        let (path, cause, cure) = (place.path.clone(), finding.cause, finding.cure);
+        Problem { path, line, column, severity, cause, cure }
     };
     let all: Vec<_> = probe(&options, &SystemClock).await.into_iter().map(problem).collect();
     if all.iter().any(|problem| problem.severity == Severity::Error) {

@@ -7,7 +7,7 @@ use secrecy::{ExposeSecret, SecretString};
 use super::redis_url::{self, Redis as Url};
 use super::{Context, upstreams};
 use crate::bounds;
-use crate::checked::{ClientTls, Redis, RedisAddress, RedisCredential, StoreConfig};
+use crate::checked::{ClientTls, Redis, RedisAddress, RedisCredential, RedisPlaces, StoreConfig};
 use crate::problem::Place;
 use crate::raw;
 use crate::raw::read::At;
@@ -58,7 +58,22 @@ fn redis(raw: &At<raw::Redis>, cx: &mut Context<'_>) -> Option<Redis> {
         }
         (false, None) => None,
     };
-    Some(Redis { address: RedisAddress { topology, db, tls }, credential, prefix: prefix?, read, write })
+    let address = RedisAddress { topology, db, tls };
+    Some(Redis { address, credential, prefix: prefix?, read, write, places: places(raw, place) })
+}
+
+fn places(raw: &raw::Redis, block: &Place) -> RedisPlaces {
+    fn of<T>(key: Option<&At<T>>, otherwise: &Place) -> Place {
+        key.map_or(otherwise, |key| &key.place).clone()
+    }
+    let password = of(raw.password.as_ref(), block);
+    RedisPlaces {
+        url: of(raw.url.as_ref(), block),
+        username: of(raw.username.as_ref(), &password),
+        password,
+        prefix: of(raw.prefix.as_ref(), block),
+        read_ms: of(raw.read_ms.as_ref(), block),
+    }
 }
 
 fn prefix(raw: Option<&At<String>>, cx: &mut Context<'_>) -> Option<String> {

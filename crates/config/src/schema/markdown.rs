@@ -20,7 +20,7 @@ Rules that hold everywhere:
 - Numbers are whole, in plain decimal digits and without quotes; `true` and `false` are the only words for yes and no.
 - Anchors, aliases, merge keys and tags of YAML are refused: what a file says stands where it is read.
 - No value is replaced by an environment variable, except a secret that says so.
-- **Secrets** are references: `env:NAME` (an environment variable) or `file:PATH` (a file, at most 64 KiB, whose last newline
+- **Secrets** are references: `env:NAME` (an environment variable) or `file:PATH` (a regular file of at most 64 KiB, whose last newline
   is cut off). A secret in the file itself is refused, and so is an empty one. No message shows a secret.
 - Paths are relative to the folder of the configuration file.
 - Warnings go to standard error and change nothing.

@@ -175,6 +175,22 @@ fn a_configuration_file_and_its_secrets() {
     );
     refused(&write("long.yaml", &vec![b'#'; 1024 * 1024 + 1]), "more than 1048576 bytes");
     refused(&write("bom.yaml", "\u{feff}drain_s: 5\n".as_bytes()), "`upstreams` is missing");
+    let silent = dir.path().join("silent");
+    let made = std::process::Command::new("mkfifo").arg(&silent).status();
+    assert!(made.is_ok_and(|status| status.success()));
+    let strange =
+        [silent, dir.path().to_owned(), "/dev/zero".into(), "/dev/null".into(), "/dev/stdin".into()];
+    for strange in strange.iter().filter(|path| !path.is_file()) {
+        let text = top(&format!("admin: {{token: 'file:{}'}}", strange.display()));
+        refused(
+            &write("strange.yaml", text.as_bytes()),
+            "error: admin.token: the file of the secret is not a regular file; write the secret into a file",
+        );
+    }
+    // as Kubernetes lays them out
+    let link = dir.path().join("link");
+    assert!(std::os::unix::fs::symlink("token", &link).is_ok());
+    assert_eq!(Process.file(&link).ok(), Some(b"from-a-file\n".to_vec()));
     let long = Process.file(&write("secret", &vec![b'x'; SECRET_MAX_BYTES * 2]));
     assert_eq!(long.map(|bytes| bytes.len()).ok(), Some(SECRET_MAX_BYTES + 1));
     assert_eq!(Process.env("NEVERTWICE_SURELY_NOT_SET"), None);

@@ -62,7 +62,7 @@ impl Event {
         }
     }
 
-    /// `None` for what this version does not know.
+    /// `None` for what this version does not know, but for [forgets](selector).
     pub(super) fn decode(message: &[u8]) -> Option<Self> {
         let (tag, rest) = message.split_first()?;
         let key = || Some(Fingerprint::from_bytes(rest.try_into().ok()?));
@@ -78,7 +78,7 @@ impl Event {
             }
             b'u' => key().map(Self::GivenUp),
             b'g' => key().map(Self::Gone),
-            b'f' => decode_selector(rest).map(Self::Forgotten),
+            b'f' => Some(Self::Forgotten(selector(rest))),
             b'a' => upstream(rest).map(Self::Accepted),
             b's' => {
                 let (since, name) = rest.split_first_chunk()?;
@@ -143,8 +143,14 @@ pub(super) fn encode_selector(which: &Selector) -> Vec<u8> {
     out
 }
 
+/// What was forgotten. One that this version does not know may be of anything, and is taken for all: that costs look-ups and
+/// refusals, where the other would be a forget that does not hold.
+pub(super) fn selector(bytes: &[u8]) -> Selector {
+    decode_selector(bytes).unwrap_or_default()
+}
+
 /// `None` for what this version does not know.
-pub(super) fn decode_selector(bytes: &[u8]) -> Option<Selector> {
+fn decode_selector(bytes: &[u8]) -> Option<Selector> {
     let (&bits, mut rest) = bytes.split_first()?;
     if bits & !(KEY | DOCUMENT | STATUS | BEFORE | UPSTREAM) != 0 {
         return None;
@@ -207,12 +213,15 @@ mod tests {
         for event in events {
             let message = event.encode();
             assert_eq!(Event::decode(&message).as_ref(), Some(&event));
-            assert_ne!(Event::decode(&[&message[..], b"\n"].concat()), Some(event));
+            let longer = Event::decode(&[&message[..], b"\n"].concat());
+            // a forget that cannot be read is one of all
+            assert!(longer != Some(event.clone()) || event == Event::Forgotten(Selector::default()));
         }
-        for message in
-            [&b""[..], b"v", b"vshort", b"z123", b"f", b"f\xff", b"f\x04\x01\x91", b"a!", b"s1234567"]
-        {
+        for message in [&b""[..], b"v", b"vshort", b"z123", b"a!", b"s1234567"] {
             assert_eq!(Event::decode(message), None, "{message:?}");
+        }
+        for message in [&b"f"[..], b"f\xff", b"f\x20what comes later", b"f\x04\x01\x91"] {
+            assert_eq!(Event::decode(message), Some(Event::Forgotten(Selector::default())), "{message:?}");
         }
     }
 }

@@ -347,15 +347,13 @@ pub(super) async fn connect(
             }
             Topology::Sentinel { sentinels, primary } => {
                 let (before, from) = sentinels.split_at(attempt % sentinels.len().max(1));
-                let addresses =
-                    from.iter().chain(before).map(|(host, port)| ConnectionAddr::Tcp(host.clone(), *port));
+                let addresses = from.iter().chain(before).map(|(host, port)| address(options, host, *port));
                 let mut builder = SentinelClientBuilder::new(addresses, primary, SentinelServerType::Master)?
                     .set_client_to_redis_protocol(ProtocolVersion::RESP3)
                     .set_client_to_redis_db(options.db);
                 if options.tls {
                     builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
                     builder = builder.set_client_to_redis_certificates(certificates(options));
-                    builder = builder.set_client_to_sentinel_tls_mode(TlsMode::Secure);
                     builder = builder.set_client_to_sentinel_certificates(certificates(options));
                 }
                 if let Some(username) = &options.username {

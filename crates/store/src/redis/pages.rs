@@ -1,7 +1,7 @@
 //! What goes through all entries, a page at a time: lists, forgets that name no single key, and marks.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -13,8 +13,8 @@ use redis::{FromRedisValue, Value, pipe};
 
 use super::Shared;
 use super::event::{self, Event};
-use super::operations::{PAGE, STEP, corrupt, key_of, tally};
-use super::value::{self, StoredStrike};
+use super::operations::{PAGE, STEP, corrupt, key_of, tally, text};
+use super::value::{self, Facts, StoredStrike};
 use crate::keeping::is_live;
 use crate::{Cursor, ListOrder, ListQuery, Page, StoreError, Summary};
 
@@ -31,10 +31,45 @@ struct Row {
     suspect: bool,
 }
 
+/// An entry of another version: nothing is known of it but what it is forgotten and marked by.
+struct Other {
+    key: Fingerprint,
+    number: u64,
+    facts: Facts,
+    expires_at: i64,
+    suspect: bool,
+}
+
+/// Some entries in the order of recording.
+#[derive(Default)]
+struct Leaf {
+    rows: Vec<Row>,
+    others: Vec<Other>,
+    /// What nobody can read.
+    damaged: Vec<(Fingerprint, u64)>,
+    /// Where the next leaf begins.
+    next: Option<u64>,
+}
+
+impl Leaf {
+    /// The key and the number of each entry of whatever version that these facts select, and whether it is live.
+    fn selected(
+        &self,
+        now: Millis,
+        selects: impl Fn(&Fingerprint, &Facts) -> bool,
+    ) -> Vec<(Fingerprint, u64, bool)> {
+        let rows = self.rows.iter().filter(|row| selects(&row.key, &Facts::of(&row.entry)));
+        let rows = rows.map(|row| (row.key, row.number, is_live(&row.entry, now)));
+        let others = self.others.iter().filter(|other| selects(&other.key, &other.facts));
+        let others = others.map(|other| (other.key, other.number, other.expires_at > now.0));
+        rows.chain(others).collect()
+    }
+}
+
 impl Shared {
     pub(super) async fn forget(&self, which: &Selector) -> Result<u64, StoreError> {
-        let selects = |key: &Fingerprint, e: &Entry| {
-            which.matches(key, &e.document.digest, &e.upstream, e.status.get(), e.first_refused_at)
+        let selects = |key: &Fingerprint, of: &Facts| {
+            which.matches(key, &of.document, &of.upstream, of.status, of.first_refused_at)
         };
         self.late().forget(which);
         if let Some(key) = which.fingerprint.filter(|key| *which == Selector::key(*key)) {
@@ -57,24 +92,15 @@ impl Shared {
         let mut forgotten = 0;
         let mut after = 0;
         loop {
-            let (rows, damaged, next) = self.page(after, PAGE).await?;
-            let now = self.now();
-            let mut victims: Vec<_> = rows
-                .iter()
-                .filter(|row| selects(&row.key, &row.entry))
-                .map(|row| (row.key, Some(row.number)))
-                .collect();
-            let live: Vec<bool> = rows
-                .iter()
-                .filter(|row| selects(&row.key, &row.entry))
-                .map(|row| is_live(&row.entry, now))
-                .collect();
+            let leaf = self.page(after, PAGE).await?;
+            let selected = leaf.selected(self.now(), selects);
+            let mut victims: Vec<_> = selected.iter().map(|(key, number, _)| (*key, Some(*number))).collect();
             if *which == Selector::default() {
-                victims.extend(damaged.into_iter().map(|(key, number)| (key, Some(number))));
+                victims.extend(leaf.damaged.into_iter().map(|(key, number)| (key, Some(number))));
             }
             let gone = self.drop_entries(&victims, STEP).await?;
-            forgotten += live.iter().zip(gone).filter(|(live, gone)| **live && *gone).count() as u64;
-            match next {
+            forgotten += selected.iter().zip(gone).filter(|((.., live), gone)| *live && *gone).count() as u64;
+            match leaf.next {
                 Some(next) => after = next,
                 None => break,
             }
@@ -124,24 +150,24 @@ impl Shared {
         let mut marked = 0;
         let mut after = 0;
         loop {
-            let (rows, _, next) = self.page(after, PAGE).await?;
-            let now = self.now();
-            let hit: Vec<&Row> = rows
-                .iter()
-                .filter(|row| {
-                    let e = &row.entry;
-                    !row.suspect && is_live(e, now) && e.upstream == *upstream && e.recorded_at >= since
-                })
-                .collect();
+            let leaf = self.page(after, PAGE).await?;
+            let is_marked: BTreeSet<u64> = {
+                let rows = leaf.rows.iter().filter(|row| row.suspect).map(|row| row.number);
+                rows.chain(leaf.others.iter().filter(|other| other.suspect).map(|other| other.number))
+                    .collect()
+            };
+            let mut hit =
+                leaf.selected(self.now(), |_, of| of.upstream == *upstream && of.recorded_at >= since);
+            hit.retain(|(_, number, live)| *live && !is_marked.contains(number));
             if !hit.is_empty() {
                 let mut call = self.scripts.suspect.prepare_invoke();
-                for row in &hit {
-                    call.key(self.keys.entry(&row.key)).arg(row.number);
+                for (key, number, _) in &hit {
+                    call.key(self.keys.entry(key)).arg(number);
                 }
                 let answer: Vec<u64> = self.link.call(&call, STEP).await?;
                 marked += answer.iter().sum::<u64>();
             }
-            match next {
+            match leaf.next {
                 Some(next) => after = next,
                 None => break,
             }
@@ -165,7 +191,7 @@ impl Shared {
         let mut best = BTreeMap::new();
         let mut after = query.begins_after();
         loop {
-            let (rows, _, next) = self.page(after, PAGE).await?;
+            let Leaf { rows, next, .. } = self.page(after, PAGE).await?;
             let now = self.now();
             for row in rows {
                 let place = place(&row);
@@ -209,32 +235,28 @@ impl Shared {
         Ok(answer.pop().unwrap_or_default())
     }
 
-    /// Entries in the order of recording, after the one with the number `after`: those that can be read, those that cannot, and
-    /// where the next page begins. What the server has dropped on its own goes from the index too.
-    async fn page(
-        &self,
-        after: u64,
-        most: usize,
-    ) -> Result<(Vec<Row>, Vec<(Fingerprint, u64)>, Option<u64>), StoreError> {
+    /// Entries in the order of recording, after the one with the number `after`. What the server has dropped on its own goes from
+    /// the index too.
+    async fn page(&self, after: u64, most: usize) -> Result<Leaf, StoreError> {
         let members = self.members(&self.keys.index(), after, most).await?;
-        let Some((_, last)) = members.last() else { return Ok((Vec::new(), Vec::new(), None)) };
-        let next = (members.len() == most).then_some(*last as u64);
+        let Some((_, last)) = members.last() else { return Ok(Leaf::default()) };
+        let mut leaf = Leaf { next: (members.len() == most).then_some(*last as u64), ..Leaf::default() };
         let members: Vec<(Fingerprint, u64)> =
             members.iter().filter_map(|(member, number)| Some((key_of(member)?, *number as u64))).collect();
         let mut reads = pipe();
         for (key, _) in &members {
             let entry = self.keys.entry(key);
-            reads.cmd("HMGET").arg(&entry).arg(&["m", "n", "f", "l", "t", "s"]);
+            reads.cmd("HMGET").arg(&entry).arg(&["m", "n", "f", "l", "t", "s", "x"]);
             reads.cmd("HSTRLEN").arg(&entry).arg("b");
         }
         // a stranger's value among them is no reason to show nothing
         reads.ignore_errors();
         let answers: Vec<Value> = self.link.ask(&reads, STEP).await?;
-        let (mut rows, mut damaged, mut orphans) = (Vec::new(), Vec::new(), Vec::new());
+        let mut orphans = Vec::new();
         for ((key, number), answer) in members.into_iter().zip(answers.chunks(2)) {
             let [fields, length] = answer else { return Err(corrupt("a page")) };
             let Some(fields) = self.fields(fields)? else {
-                damaged.push((key, number));
+                leaf.damaged.push((key, number));
                 continue;
             };
             let of = |at: usize| fields.get(at).and_then(Option::as_deref).unwrap_or_default();
@@ -242,21 +264,29 @@ impl Shared {
                 orphans.push((key, Some(number)));
                 continue;
             };
+            let suspect = !of(5).is_empty();
             match value::decode_entry(head, None) {
-                Ok(entry) if entry.fingerprint == key => rows.push(Row {
+                Ok(entry) if entry.fingerprint == key => leaf.rows.push(Row {
                     key,
                     number,
                     entry,
                     body_bytes: u64::from_redis_value(length.clone()).unwrap_or(0),
                     tally: tally(of(1), of(2), of(3), of(4)),
-                    suspect: !of(5).is_empty(),
+                    suspect,
                 }),
-                _ => damaged.push((key, number)),
+                Ok(_) => leaf.damaged.push((key, number)),
+                Err(value::Malformed) => match value::decode_facts(head) {
+                    Ok(facts) => {
+                        let expires_at = text(of(6)).and_then(|x| x.parse().ok()).unwrap_or(0);
+                        leaf.others.push(Other { key, number, facts, expires_at, suspect });
+                    }
+                    Err(value::Malformed) => leaf.damaged.push((key, number)),
+                },
             }
         }
         if !orphans.is_empty() {
             self.drop_entries(&orphans, STEP).await?;
         }
-        Ok((rows, damaged, next))
+        Ok(leaf)
     }
 }

@@ -38,11 +38,28 @@ pub enum Severity {
     Warning,
 }
 
+/// What of the settings a finding is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// Which server it is.
+    Server,
+    /// Who the gateway is there.
+    Login,
+    /// What its user may do.
+    Rights,
+    /// What the keys begin with.
+    Prefix,
+    /// How long a look-up may take.
+    ReadTime,
+}
+
 /// Something about the server that is not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
+    /// What has to be set in another way, if it is not the server.
+    pub about: About,
     /// What it is.
     pub cause: String,
     /// What to do about it.
@@ -58,7 +75,7 @@ pub async fn probe(options: &RedisOptions, clock: &dyn Clock) -> Vec<Finding> {
             let cure = cure_of(&error)
                 .unwrap_or("check `url`, and that the server is up and can be reached from here");
             let cause = format!("no connection to the server: {error}");
-            vec![Finding { severity: Severity::Error, cause, cure: cure.to_owned() }]
+            vec![Finding { severity: Severity::Error, about: about(&error), cause, cure: cure.to_owned() }]
         }
     }
 }
@@ -69,7 +86,7 @@ pub(super) async fn tell(shared: Arc<Shared>) {
         looked = probe(&shared.options, shared.clock.as_ref()) => looked,
         () = shared.closing.cancelled() => return,
     };
-    for Finding { severity, cause, cure } in looked {
+    for Finding { severity, cause, cure, .. } in looked {
         match severity {
             Severity::Error => tracing::error!(cause, cure, "the refusal store is not fit for use"),
             Severity::Warning => tracing::warn!(cause, cure, "the refusal store is not as it should be"),
@@ -93,7 +110,12 @@ pub(super) async fn look(wire: Wire, options: &RedisOptions, clock: &dyn Clock) 
         Ok(Err(Stop)) => {}
         Err(_) => {
             let cause = format!("the server took more than {} s to be looked at", WHOLE.as_secs());
-            probe.find(Severity::Error, cause, "see what keeps it busy (SLOWLOG, LATENCY DOCTOR)");
+            probe.find(
+                Severity::Error,
+                About::Server,
+                cause,
+                "see what keeps it busy (SLOWLOG, LATENCY DOCTOR)",
+            );
         }
     }
     probe.found
@@ -149,8 +171,8 @@ impl Probe<'_> {
         self.distance().await
     }
 
-    fn find(&mut self, severity: Severity, cause: impl Into<String>, cure: impl Into<String>) {
-        let finding = Finding { severity, cause: cause.into(), cure: cure.into() };
+    fn find(&mut self, severity: Severity, about: About, cause: impl Into<String>, cure: impl Into<String>) {
+        let finding = Finding { severity, about, cause: cause.into(), cure: cure.into() };
         if !self.found.contains(&finding) {
             self.found.push(finding);
         }
@@ -171,13 +193,18 @@ impl Probe<'_> {
         match answer {
             Ok(Err(error)) if error.is_io_error() || error.is_connection_dropped() => {
                 let cause = format!("the connection to the server was lost: {error}");
-                self.find(Severity::Error, cause, "see the log of the server");
+                self.find(Severity::Error, About::Server, cause, "see the log of the server");
                 Err(Stop)
             }
             Ok(answer) => Ok(answer),
             Err(_) => {
                 let cause = format!("the server did not answer within {} s", STEP.as_secs());
-                self.find(Severity::Error, cause, "see what keeps it busy (SLOWLOG, LATENCY DOCTOR)");
+                self.find(
+                    Severity::Error,
+                    About::Server,
+                    cause,
+                    "see what keeps it busy (SLOWLOG, LATENCY DOCTOR)",
+                );
                 Err(Stop)
             }
         }
@@ -194,7 +221,7 @@ impl Probe<'_> {
                 Err(error) if lacks_right(&error) => {
                     let cause = "the server does not say its version and whether it evicts";
                     let cure = format!("as an administrator: ACL SETUSER {} +info", self.user());
-                    self.find(Severity::Warning, cause, cure);
+                    self.find(Severity::Warning, About::Rights, cause, cure);
                     return Ok(());
                 }
                 Err(error) => {
@@ -207,7 +234,7 @@ impl Probe<'_> {
             |key: &str| info.lines().find_map(|line| line.trim_end().strip_prefix(key)?.strip_prefix(':'));
         if let Some(version) = of("redis_version").filter(|version| older(version, OLDEST)) {
             let cause = format!("the server is of version {version}");
-            self.find(Severity::Error, cause, "it takes Redis 6.2 or newer, or Valkey");
+            self.find(Severity::Error, About::Server, cause, "it takes Redis 6.2 or newer, or Valkey");
         }
         let policy = of("maxmemory_policy").unwrap_or("noeviction");
         if policy != "noeviction" && of("maxmemory").is_some_and(|bytes| bytes != "0") {
@@ -215,7 +242,7 @@ impl Probe<'_> {
                 "the server evicts (maxmemory-policy {policy}): a refusal that it evicts is sent to the upstream again"
             );
             let cure = "give the gateways a server with maxmemory-policy noeviction; `max_entries` bounds what they keep";
-            self.find(Severity::Warning, cause, cure);
+            self.find(Severity::Warning, About::Server, cause, cure);
         }
         Ok(())
     }
@@ -251,7 +278,12 @@ impl Probe<'_> {
                             self.options.prefix,
                             layout.chars().filter(char::is_ascii_graphic).take(20).collect::<String>()
                         );
-                        self.find(Severity::Error, cause, "give each version a `prefix` of its own");
+                        self.find(
+                            Severity::Error,
+                            About::Prefix,
+                            cause,
+                            "give each version a `prefix` of its own",
+                        );
                     }
                 }
                 Ok(_) => {}
@@ -263,7 +295,7 @@ impl Probe<'_> {
         }
         if !foreign.is_empty() {
             let cause = format!("{} belong to another program", foreign.join(", "));
-            self.find(Severity::Error, cause, "give the gateways a `prefix` of their own");
+            self.find(Severity::Error, About::Prefix, cause, "give the gateways a `prefix` of their own");
         }
         Ok(())
     }
@@ -287,6 +319,7 @@ impl Probe<'_> {
             let cause = format!("the server does not know {}", lacks.unknown.join(", "));
             self.find(
                 Severity::Error,
+                About::Server,
                 cause,
                 "it takes Redis 6.2 or newer, or Valkey, with all commands and Lua",
             );
@@ -315,6 +348,7 @@ impl Probe<'_> {
             let cause = format!("the user {user} may not {}", not.join(", nor "));
             self.find(
                 Severity::Error,
+                About::Rights,
                 cause,
                 format!("as an administrator: ACL SETUSER {user} {}", grant.join(" ")),
             );
@@ -349,7 +383,7 @@ impl Probe<'_> {
     /// What the server says to a command that it should take.
     fn refused(&mut self, error: &RedisError) {
         let cure = cure_of(error).unwrap_or("see the log of the server");
-        self.find(Severity::Error, format!("the server refuses to work: {error}"), cure);
+        self.find(Severity::Error, about(error), format!("the server refuses to work: {error}"), cure);
     }
 
     async fn clocks(&mut self) -> Result<(), Stop> {
@@ -369,7 +403,7 @@ impl Probe<'_> {
                 ahead.saturating_abs() % 1000 / 100
             );
             let cure = "set both by NTP: how long an entry lives goes by the clocks of the gateways";
-            self.find(Severity::Warning, cause, cure);
+            self.find(Severity::Warning, About::Server, cause, cure);
         }
         Ok(())
     }
@@ -378,8 +412,12 @@ impl Probe<'_> {
         let mut took = Vec::with_capacity(PINGS);
         for _ in 0..PINGS {
             let began = Instant::now();
-            // the time alone is of interest
-            let _ = self.ask(cmd("PING")).await?;
+            // the time alone is of interest, but for a server that is busy with itself: that was told
+            if let Err(error) = self.ask(cmd("PING")).await?
+                && matches!(error.code(), Some("LOADING" | "BUSY"))
+            {
+                return Ok(());
+            }
             took.push(began.elapsed());
         }
         took.sort_unstable();
@@ -390,7 +428,7 @@ impl Probe<'_> {
                 median.as_secs_f64() * 1000.0
             );
             let cure = "bring the server nearer or raise `read_ms`: a look-up that takes longer is none, and the document goes up";
-            self.find(Severity::Warning, cause, cure);
+            self.find(Severity::Warning, About::ReadTime, cause, cure);
         }
         Ok(())
     }
@@ -449,6 +487,21 @@ fn cure_of(error: &RedisError) -> Option<&'static str> {
         }
     };
     Some(cure)
+}
+
+/// What of the settings an error speaks of.
+fn about(error: &RedisError) -> About {
+    let text = error.to_string();
+    if error.kind() == ErrorKind::AuthenticationFailed
+        || text.contains("NOAUTH")
+        || text.contains("WRONGPASS")
+    {
+        About::Login
+    } else if lacks_right(error) {
+        About::Rights
+    } else {
+        About::Server
+    }
 }
 
 fn lacks_right(error: &RedisError) -> bool {

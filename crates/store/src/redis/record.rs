@@ -174,7 +174,7 @@ impl Shared {
             floor: number(floor).unwrap_or(0),
             keyed: number(keyed).unwrap_or(0),
             // the number of the forget comes first
-            wide: wide.iter().filter_map(|member| event::decode_selector(member.get(20..)?)).collect(),
+            wide: wide.iter().map(|member| event::selector(member.get(20..).unwrap_or_default())).collect(),
         })
     }
 

@@ -132,8 +132,7 @@ async fn prepare(
     // a script that a server does not have is loaded when it is called: some node of a cluster may be away now
     while loads.join_next().await.is_some() {}
     // a write, so that a replica shows itself
-    let marked = cmd("SET").arg(keys.schema()).arg(LAYOUT).arg("NX").query_async::<Value>(wire).await;
-    if let Err(error) = marked {
+    if let Err(error) = mark(shared, wire).await {
         let failed = Failed::of(&error);
         // a server that is full still answers for what it knows
         if failed.kind != StoreErrorKind::Full {
@@ -144,6 +143,12 @@ async fn prepare(
     let accepted = cmd("SMEMBERS").arg(keys.accepted()).query_async(wire).await?;
     let tripped = cmd("HGETALL").arg(keys.tripped()).query_async(wire).await?;
     Ok((layout.unwrap_or_else(|| LAYOUT.to_owned()), accepted, tripped))
+}
+
+/// Says of what layout the keys are, where nobody has said it.
+async fn mark(shared: &Shared, wire: &mut Wire) -> RedisResult<()> {
+    let mut mark = cmd("SET");
+    mark.arg(shared.keys.schema()).arg(LAYOUT).arg("NX").query_async::<Value>(wire).await.map(drop)
 }
 
 /// What the server says unasked. Runs in the connection's own task, in the order of what it reads, and keeps no queue.
@@ -191,9 +196,19 @@ async fn look_after(shared: &Arc<Shared>, wire: &Wire) {
     loop {
         tick.tick().await;
         let asked = Instant::now();
-        match tokio::time::timeout(PROBE, probe.query_async::<Value>(&mut wire)).await {
-            Ok(Ok(_)) => {
+        match tokio::time::timeout(PROBE, probe.query_async::<Option<String>>(&mut wire)).await {
+            Ok(Ok(layout)) => {
                 unanswered = 0;
+                match layout.as_deref() {
+                    Some(LAYOUT) => {}
+                    // all data was lost: who comes with another layout shall find that the keys are ours
+                    None => {
+                        let mark = async { mark(shared, &mut wire).await };
+                        let _ = tokio::time::timeout(PROBE, mark).await;
+                    }
+                    // and here the other one was first
+                    Some(_) => return,
+                }
                 // one that answers too late for a request is not asked by requests
                 if asked.elapsed() <= shared.options.read {
                     shared.link.recovered();

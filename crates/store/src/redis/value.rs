@@ -1,6 +1,7 @@
 //! How an entry and a row of strikes look in Redis: a version, length-prefixed fields, and a checksum over all of it and the
 //! body. Whatever does not decode is not an entry: foreign, truncated and newer values are told apart from ours here, and
-//! nowhere else.
+//! nowhere else. What forgets go by stands in front, in a form that is the same in every version, see
+//! docs/decisions/0011-versions-side-by-side.md.
 
 use bytes::Bytes;
 use nevertwice_domain::clock::Millis;
@@ -10,8 +11,11 @@ use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::strike::Strike;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
 
-/// The first bytes of a value; the last one is the version of the layout.
+/// The first bytes of a value; the last one is the version. An entry's changes together with its schema, so that look-ups pass
+/// over what they cannot read.
 const ENTRY: &[u8; 4] = b"NTe\x01";
+/// The first bytes of an entry of whatever version.
+const ANY_ENTRY: &[u8] = b"NTe";
 const STRIKE: &[u8; 4] = b"NTs\x01";
 /// The length of the checksum at the end.
 const SUM: usize = 8;
@@ -19,6 +23,16 @@ const SUM: usize = 8;
 /// A value that this version did not write, or that was damaged since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
+
+/// What an entry says of itself in every version: what it is forgotten and marked by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Facts {
+    pub(super) document: DocumentDigest,
+    pub(super) status: u16,
+    pub(super) first_refused_at: Millis,
+    pub(super) recorded_at: Millis,
+    pub(super) upstream: UpstreamName,
+}
 
 /// The refusals in a row under one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,22 +43,36 @@ pub(super) struct StoredStrike {
     pub(super) upstream: UpstreamName,
 }
 
+impl Facts {
+    pub(super) fn of(entry: &Entry) -> Self {
+        Self {
+            document: entry.document.digest,
+            status: entry.status.get(),
+            first_refused_at: entry.first_refused_at,
+            recorded_at: entry.recorded_at,
+            upstream: entry.upstream.clone(),
+        }
+    }
+}
+
 /// All of an entry but its body.
 pub(super) fn encode_entry(entry: &Entry) -> Vec<u8> {
     let mut out = Writer(ENTRY.to_vec());
+    // the facts: never in another form or another order
+    out.raw(entry.document.digest.as_bytes());
+    out.number(entry.status.get().into());
+    out.number(entry.first_refused_at.0.cast_unsigned());
+    out.number(entry.recorded_at.0.cast_unsigned());
+    out.bytes(entry.upstream.as_str().as_bytes());
+    // the rest is this version's
     out.number(entry.schema.into());
     out.raw(entry.fingerprint.as_bytes());
     out.bytes(entry.scope.as_bytes());
-    out.bytes(entry.upstream.as_str().as_bytes());
     out.bytes(entry.generation.as_bytes());
-    out.number(entry.status.get().into());
     out.bytes(entry.rule.as_bytes());
     out.bytes(entry.refused_tenant.as_str().as_bytes());
-    out.raw(entry.document.digest.as_bytes());
     out.number(entry.document.bytes);
     out.number(entry.document.parts.into());
-    out.number(entry.first_refused_at.0.cast_unsigned());
-    out.number(entry.recorded_at.0.cast_unsigned());
     out.number(entry.ttl_ms);
     for field in [&entry.fields.content_type, &entry.fields.content_encoding, &entry.fields.content_language]
     {
@@ -58,18 +86,15 @@ pub(super) fn encode_entry(entry: &Entry) -> Vec<u8> {
 /// The entry; `body` is `None` where it is not wanted and not verified.
 pub(super) fn decode_entry(value: &[u8], body: Option<Bytes>) -> Result<Entry, Malformed> {
     let mut from = Reader::open(value, ENTRY)?;
+    let Facts { document: digest, status, first_refused_at, recorded_at, upstream } = from.facts()?;
+    let status = RefusalStatus::new(status).map_err(|_| Malformed)?;
     let schema = from.small()?;
     let fingerprint = Fingerprint::from_bytes(from.digest()?);
     let scope = from.text()?.to_owned();
-    let upstream = from.upstream()?;
     let generation = from.text()?.to_owned();
-    let status = RefusalStatus::new(from.small()?).map_err(|_| Malformed)?;
     let rule = from.text()?.to_owned();
     let refused_tenant = TenantId::new(from.text()?).map_err(|_| Malformed)?;
-    let digest = DocumentDigest::from_bytes(from.digest()?);
     let document = DocumentFacts { digest, bytes: from.number()?, parts: from.small()? };
-    let first_refused_at = from.time()?;
-    let recorded_at = from.time()?;
     let ttl_ms = from.number()?;
     let fields = ReplayFields {
         content_type: from.optional()?,
@@ -99,6 +124,13 @@ pub(super) fn decode_entry(value: &[u8], body: Option<Bytes>) -> Result<Entry, M
         recorded_at,
         ttl_ms,
     })
+}
+
+/// What an entry of another version is forgotten and marked by.
+pub(super) fn decode_facts(value: &[u8]) -> Result<Facts, Malformed> {
+    let mut from = Reader::open(value, ANY_ENTRY)?;
+    let _version = from.take(1)?;
+    from.facts()
 }
 
 impl StoredStrike {
@@ -156,7 +188,7 @@ impl Writer {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn open(value: &'a [u8], magic: &[u8; 4]) -> Result<Self, Malformed> {
+    fn open(value: &'a [u8], magic: &[u8]) -> Result<Self, Malformed> {
         let (content, sum) = value.split_last_chunk::<SUM>().ok_or(Malformed)?;
         if blake3::hash(content).as_bytes()[..SUM] != *sum {
             return Err(Malformed);
@@ -197,6 +229,16 @@ impl<'a> Reader<'a> {
 
     fn upstream(&mut self) -> Result<UpstreamName, Malformed> {
         UpstreamName::new(self.text()?).map_err(|_| Malformed)
+    }
+
+    fn facts(&mut self) -> Result<Facts, Malformed> {
+        Ok(Facts {
+            document: DocumentDigest::from_bytes(self.digest()?),
+            status: self.small()?,
+            first_refused_at: self.time()?,
+            recorded_at: self.time()?,
+            upstream: self.upstream()?,
+        })
     }
 
     fn optional(&mut self) -> Result<Option<Bytes>, Malformed> {
@@ -254,5 +296,35 @@ mod tests {
         let mut newer = Writer(value[..value.len() - SUM].to_vec());
         newer.0[3] = 2;
         assert_eq!(decode_entry(&newer.sealed(), Some(entry.body)), Err(Malformed));
+    }
+
+    #[test]
+    fn what_forgets_go_by_stands_where_every_version_finds_it() {
+        let entry = samples::entry(7);
+        let value = encode_entry(&entry);
+        // bytes that are written down here: a version that moves them is not read by those before it
+        let fixed = [
+            b"NTe\x01",
+            &entry.document.digest.as_bytes()[..],
+            &u64::from(entry.status.get()).to_be_bytes(),
+            &entry.first_refused_at.0.to_be_bytes(),
+            &entry.recorded_at.0.to_be_bytes(),
+            &(entry.upstream.as_str().len() as u64).to_be_bytes(),
+            entry.upstream.as_str().as_bytes(),
+        ]
+        .concat();
+        assert!(value.starts_with(&fixed));
+        let mut newer = Writer(fixed);
+        newer.0[3] = 9;
+        newer.raw(b"whatever comes");
+        let newer = newer.sealed();
+        assert_eq!(decode_facts(&newer), Ok(Facts::of(&entry)));
+        assert_eq!(decode_entry(&newer, None), Err(Malformed));
+        for at in 0..newer.len() {
+            let mut damaged = newer.clone();
+            damaged[at] ^= 1;
+            assert_eq!(decode_facts(&damaged), Err(Malformed), "byte {at}");
+            assert_eq!(decode_facts(&newer[..at]), Err(Malformed));
+        }
     }
 }

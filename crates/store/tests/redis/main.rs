@@ -14,6 +14,7 @@ mod fleet;
 mod late;
 mod leases;
 mod topologies;
+mod versions;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_the_redis_store_conforms() {

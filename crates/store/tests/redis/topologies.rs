@@ -10,8 +10,8 @@ use nevertwice_domain::entry::Selector;
 use nevertwice_store::redis::{RedisOptions, RedisStore, Topology};
 use nevertwice_store::suite::samples;
 use nevertwice_store::{Lease, RefusalStore, suite};
-use nevertwice_testkit::Redis;
 use nevertwice_testkit::tls::Authority;
+use nevertwice_testkit::{Redis, TlsFiles};
 
 use super::bench::*;
 
@@ -26,8 +26,12 @@ impl Cluster {
     async fn start(nodes: usize, replicas: usize) -> Self {
         let node =
             |_| Redis::with(&["--save", "", "--cluster-enabled", "yes", "--cluster-node-timeout", "1000"]);
-        let nodes: Vec<Redis> = (0..nodes).map(node).collect();
+        Self::of((0..nodes).map(node).collect(), replicas).await
+    }
+
+    async fn of(nodes: Vec<Redis>, replicas: usize) -> Self {
         let mut create = Command::new("redis-cli");
+        create.args(nodes[0].cli());
         create.args(["--cluster", "create"]).args(nodes.iter().map(|node| node.addr().to_string()));
         create.args(["--cluster-yes", "--cluster-replicas", &replicas.to_string()]);
         let created = create.output().unwrap_or_else(|error| panic!("redis-cli: {error}"));
@@ -42,6 +46,13 @@ impl Cluster {
             .await;
         }
         cluster
+    }
+
+    /// Nodes that speak TLS alone, among each other too. `None` when the server was built without.
+    async fn with_tls(files: TlsFiles<'_>) -> Option<Self> {
+        let args = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--tls-cluster", "yes"];
+        let nodes: Option<Vec<Redis>> = (0..3).map(|_| Redis::with_tls(files, &args)).collect();
+        Some(Self::of(nodes?, 0).await)
     }
 
     fn options(&self, prefix: &str) -> RedisOptions {
@@ -223,7 +234,8 @@ async fn a_server_with_tls_shows_its_certificate() {
     let (client_cert, client_key) = authority.issue(&["gateway"]).write(dir.path(), "client");
     let ca = authority.write(dir.path(), "ca");
     let files = [path(&cert), path(&key), path(&ca)];
-    let Some(server) = Redis::with_tls(&files[0], &files[1], &files[2]) else {
+    let files = TlsFiles { certificate: &files[0], key: &files[1], authority: &files[2] };
+    let Some(server) = Redis::with_tls(files, &[]) else {
         eprintln!("skipped: this redis-server was built without TLS");
         return;
     };
@@ -247,6 +259,97 @@ async fn a_server_with_tls_shows_its_certificate() {
         with("localhost", &ca, false),
         with("127.0.0.2", &ca, true),
     ] {
+        let store = start(refused).await;
+        assert!(recall(&store, 1).await.is_err());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+async fn slow_a_cluster_with_tls_is_used() {
+    let log = Log::start();
+    let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+    let authority = Authority::new();
+    let (cert, key) = authority.issue(&["localhost", "127.0.0.1"]).write(dir.path(), "server");
+    let ca = authority.write(dir.path(), "ca");
+    let files = [&cert, &key, &ca].map(|path| path.to_string_lossy().into_owned());
+    let files = TlsFiles { certificate: &files[0], key: &files[1], authority: &files[2] };
+    let Some(cluster) = Cluster::with_tls(files).await else {
+        eprintln!("skipped: this redis-server was built without TLS");
+        return;
+    };
+    let read = |path: &std::path::Path| std::fs::read(path).unwrap_or_else(|error| panic!("{error}"));
+    let with = || RedisOptions {
+        tls: true,
+        ca: Some(read(&ca)),
+        client_cert: Some((read(&cert), String::from_utf8_lossy(&read(&key)).into_owned().into())),
+        ..cluster.options(PREFIX)
+    };
+    let (a, b) = (start(with()).await, start(with()).await);
+    assert_eq!(log.warnings(), [""; 0]);
+    must_record(&a, 1).await;
+    assert!(knows(&b, 1).await);
+    hears(&a, &b, 1000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+async fn slow_sentinels_and_servers_with_tls_are_followed() {
+    let log = Log::start();
+    let dir = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+    let authority = Authority::new();
+    let read = |path: &std::path::Path| std::fs::read(path).unwrap_or_else(|error| panic!("{error}"));
+    let [(cert, key), (client_cert, client_key)] = [
+        authority.issue(&["localhost", "127.0.0.1"]).write(dir.path(), "server"),
+        authority.issue(&["gateway"]).write(dir.path(), "client"),
+    ];
+    let ca = authority.write(dir.path(), "ca");
+    let files = [&cert, &key, &ca].map(|path| path.to_string_lossy().into_owned());
+    let files = TlsFiles { certificate: &files[0], key: &files[1], authority: &files[2] };
+    let Some(mut primary) = Redis::with_tls(files, &[]) else {
+        eprintln!("skipped: this redis-server was built without TLS");
+        return;
+    };
+    let port = primary.addr().port().to_string();
+    let replica =
+        Redis::with_tls(files, &["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"]);
+    let replica = replica.unwrap_or_else(|| panic!("no replica"));
+    let first = primary.addr();
+    let sentinel = Redis::sentinel_with_tls("memory", first, 500, files);
+    let with = |ca: &std::path::Path, client: bool| RedisOptions {
+        topology: Topology::Sentinel {
+            sentinels: vec![host_port(sentinel.addr())],
+            primary: "memory".into(),
+        },
+        tls: true,
+        ca: Some(read(ca)),
+        client_cert: client
+            .then(|| (read(&client_cert), String::from_utf8_lossy(&read(&client_key)).into_owned().into())),
+        ..options(first, PREFIX)
+    };
+    let (a, b) = (start(with(&ca, true)).await, start(with(&ca, true)).await);
+    assert_eq!(log.warnings(), [""; 0]);
+    must_record(&a, 1).await;
+    assert!(knows(&b, 1).await);
+    hears(&a, &b, 1000).await;
+    until("the replica has it", LONG, async || {
+        let known = sentinel.ask(&["sentinel", "replicas", "memory"]);
+        primary.ask(&["wait", "1", "1000"]) == "1" && known.contains(&replica.addr().port().to_string())
+    })
+    .await;
+    primary.kill();
+    for store in [&a, &b] {
+        until("the new primary is used", LONG, async || {
+            recall(store, 1).await.is_ok_and(|entry| entry.is_some()) && record(store, 2).await.is_ok()
+        })
+        .await;
+    }
+    assert!(replica.ask(&["role"]).starts_with("master"));
+    hears(&a, &b, 1001).await;
+
+    // who is not trusted, or does not show who it is, gets nothing
+    let stranger = Authority::new().write(dir.path(), "stranger");
+    for refused in [with(&stranger, true), with(&ca, false)] {
         let store = start(refused).await;
         assert!(recall(&store, 1).await.is_err());
     }
