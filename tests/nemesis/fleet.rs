@@ -60,6 +60,7 @@ pub struct Counters {
     at: At,
     unknown: usize,
     not_recorded: usize,
+    fenced: usize,
     /// Between its death and its next start there is nothing to look at.
     dead: bool,
 }
@@ -261,6 +262,8 @@ async fn note(counters: &mut Counters, replica: usize, admin: SocketAddr, histor
     if counters.dead {
         return;
     }
+    // what is counted while it answers may be in this answer or in the next
+    let at = history.now();
     let Ok(client) = Client::try_connect(admin).await else { return };
     let asked = client.patience(Duration::from_secs(10)).try_request(Request::get("/metrics")).await;
     let (Ok(answer), to) = (asked, history.now()) else { return };
@@ -271,15 +274,17 @@ async fn note(counters: &mut Counters, replica: usize, admin: SocketAddr, histor
     };
     let unknown = count("gateway_negative_cache_store_errors_total{op=\"recall\"}");
     let not_recorded = count("gateway_negative_cache_not_recorded_total{reason=\"store\"}");
+    let fenced = count("gateway_negative_cache_not_recorded_total{reason=\"fenced\"}");
     history.get().samples.push(Sample {
         replica,
         from: counters.at,
         to,
         unknown: unknown.saturating_sub(counters.unknown),
         not_recorded: not_recorded.saturating_sub(counters.not_recorded),
+        fenced: fenced.saturating_sub(counters.fenced),
         blind: false,
     });
-    *counters = Counters { at: to, unknown, not_recorded, dead: false };
+    *counters = Counters { at, unknown, not_recorded, fenced, dead: false };
 }
 
 impl Fleet {
@@ -291,9 +296,18 @@ impl Fleet {
         self.gateways[n].signal("KILL");
         self.gateways[n].wait_exit(Duration::from_secs(10)).await;
         let to = history.now();
-        let unseen = Sample { replica: n, from: counters.at, to, unknown: 0, not_recorded: 0, blind: true };
+        let unseen =
+            Sample { replica: n, from: counters.at, to, unknown: 0, not_recorded: 0, fenced: 0, blind: true };
         history.get().samples.push(unseen);
-        *counters = Counters { at: to, unknown: 0, not_recorded: 0, dead: true };
+        *counters = Counters { at: to, dead: true, ..Counters::default() };
+    }
+
+    /// Whether a replica counts a failure of the store since then.
+    pub async fn admits_trouble(&self, since: At, history: &Recorder) -> bool {
+        for (n, counters) in self.counters.iter().enumerate() {
+            look_at(counters, n, self.gateways[n].admin, history).await;
+        }
+        history.get().samples.iter().any(|s| s.to >= since && s.unknown + s.not_recorded > 0)
     }
 
     pub async fn start_gateway(&mut self, n: usize) {
@@ -310,18 +324,11 @@ fn nodes(topology: Topology) -> usize {
     }
 }
 
-/// What it has answered for is on disk: a restart loses nothing.
+/// What it has answered for is with the system: a kill of the process loses nothing. (With `everysec` a write may wait for the
+/// disk while its answer goes out.)
 fn node(topology: Topology, clock: &Clock) -> Redis {
-    let mut args = vec![
-        "--save",
-        "",
-        "--appendonly",
-        "yes",
-        "--appendfsync",
-        "always",
-        "--repl-diskless-sync-delay",
-        "0",
-    ];
+    let mut args =
+        vec!["--save", "", "--appendonly", "yes", "--appendfsync", "no", "--repl-diskless-sync-delay", "0"];
     if topology == Topology::Cluster {
         args.extend(["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"]);
     }

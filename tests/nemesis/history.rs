@@ -141,6 +141,8 @@ pub struct Sample {
     pub unknown: usize,
     /// Verdicts that were not recorded because of the store.
     pub not_recorded: usize,
+    /// Verdicts that were not recorded because of something that came after their attempt began.
+    pub fenced: usize,
     /// The replica was killed before anybody could look again.
     pub blind: bool,
 }
@@ -276,15 +278,18 @@ impl History {
                 format!("{:?} .. healed {}, settled {}", t.what, Shown(t.healed), Shown(t.settled)),
             ));
         }
-        for s in self.samples.iter().filter(|s| near(s.from, s.to) && s.unknown + s.not_recorded > 0) {
+        for s in
+            self.samples.iter().filter(|s| near(s.from, s.to) && s.unknown + s.not_recorded + s.fenced > 0)
+        {
             lines.push((
                 s.from,
                 format!(
-                    "  replica {} until {} admits {} look-ups failed, {} not recorded",
+                    "  replica {} until {} admits {} look-ups failed, {} not recorded, {} fenced",
                     s.replica,
                     Shown(s.to),
                     s.unknown,
-                    s.not_recorded
+                    s.not_recorded,
+                    s.fenced
                 ),
             ));
         }

@@ -17,6 +17,7 @@ mod fleet;
 mod history;
 mod workload;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -78,7 +79,10 @@ async fn run(topology: Topology) {
     eprintln!("nemesis: {topology:?}, NEMESIS_SEED={seed}: {tormented:?} phases\n{report}");
     assert!(tormented.is_ok(), "NEMESIS_SEED={seed}: {tormented:?}");
     if let Some(first) = report.violations.first() {
-        let story = history.story(first.document, first.at);
+        // one story for each document, the first few
+        let mut told = BTreeSet::new();
+        let broken = report.violations.iter().filter(|violation| told.insert(violation.document)).take(3);
+        let story: String = broken.map(|v| format!("{v}\n{}", history.story(v.document, v.at))).collect();
         panic!(
             "{topology:?}, NEMESIS_SEED={seed}: {} violations; the first: {first}\n{story}",
             report.violations.len()

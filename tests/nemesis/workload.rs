@@ -172,22 +172,23 @@ pub fn clients(world: &Arc<World>, seed: u64, stop: &watch::Receiver<bool>) -> J
     clients
 }
 
-/// A fresh document in the healed fleet: one call, however often and wherever it is sent; and one more after a forget.
-pub async fn probe(world: &Arc<World>, rng: &mut fastrand::Rng) -> Result<(), String> {
+/// A fresh document in the healed fleet: one call, however often and wherever it is sent; and one more after a forget. Says
+/// whether it was so.
+pub async fn probe(world: &Arc<World>, rng: &mut fastrand::Rng) -> Result<bool, String> {
     let document = world.history.document(Kind::Refused, true);
-    let send = async |concurrent: usize| {
-        let all = (0..concurrent).map(|n| world.submit(document, n % REPLICAS, PATIENCE)).collect();
+    let send = async || {
+        let all = (0..2 * REPLICAS).map(|n| world.submit(document, n % REPLICAS, PATIENCE)).collect();
         futures_join(all).await;
         for replica in 0..REPLICAS {
             world.submit(document, replica, PATIENCE).await;
         }
     };
-    send(2 * REPLICAS).await;
+    send().await;
     if !world.forget(document, rng.usize(0..REPLICAS), false).await {
         return Err(format!("document {document}: the healed fleet does not forget"));
     }
     // other replicas hear of it within a second
     tokio::time::sleep(Duration::from_secs(1)).await;
-    send(2 * REPLICAS).await;
-    Ok(())
+    send().await;
+    Ok(world.history.get().documents[document].attempts == 2)
 }

@@ -11,6 +11,8 @@ pub enum Admitted {
     Unknown,
     /// A verdict was not recorded because of the store.
     NotRecorded,
+    /// A verdict was not recorded because of something that came after its attempt began.
+    Fenced,
 }
 
 /// Something that has to be admitted: by this replica, within this time.
@@ -45,6 +47,9 @@ impl<'a> Admissions<'a> {
             _ if !self.place(claim, &mut vec![false; self.samples.len()]) => self.died_untold(claim),
             Admitted::Unknown => Some("its look-up failed, as the replica counted"),
             Admitted::NotRecorded => Some("not recorded because of the store, as the replica counted"),
+            Admitted::Fenced => {
+                Some("fenced, as the replica counted: it began before the store lost its data")
+            }
         };
         self.answers.insert(name, answer);
         answer
@@ -59,6 +64,7 @@ impl<'a> Admissions<'a> {
             let units = match claim.what {
                 Admitted::Unknown => self.samples[n].unknown,
                 Admitted::NotRecorded => self.samples[n].not_recorded,
+                Admitted::Fenced => self.samples[n].fenced,
             };
             let place = (n, claim.what);
             let taken = self.given.entry(place).or_default().clone();

@@ -109,11 +109,17 @@ impl Checker<'_> {
             return true;
         }
         let time = (which.op.invoked, self.landed(which));
+        // written, and lost in the same moment: those who waited found nothing
+        let lost = self.h.troubles.iter().any(|t| match t.what {
+            What::Lost { .. } => overlap((t.from, t.healed), (which.attempt.due, time.1)),
+            What::Failover { .. } => overlap((t.from, t.settled), (which.attempt.due, time.1)),
+            _ => false,
+        });
         let fenced = case.forgets.iter().any(|f| overlap((f.invoked, self.done_by(f)), time));
         let overtaken = case.attempts.iter().any(|k| {
             k.attempt.outcome == Outcome::Accepted && overlap((k.attempt.due, self.landed(k)), time)
         });
-        fenced || overtaken || self.not_recorded(which).is_some()
+        lost || fenced || overtaken || self.not_recorded(which).is_some()
     }
 
     /// Why the lease of `earlier` did not stop `later`.
@@ -199,13 +205,16 @@ impl Checker<'_> {
     }
 
     fn not_recorded(&mut self, who: &Known<'_>) -> Excuse {
-        self.admissions.admits(Claim {
-            what: Admitted::NotRecorded,
-            attempt: who.number,
-            replica: who.op.replica,
-            from: who.attempt.due,
-            to: self.landed(who),
-        })
+        let (from, to) = (who.attempt.due, self.landed(who));
+        let mut admits = |what| {
+            self.admissions.admits(Claim { what, attempt: who.number, replica: who.op.replica, from, to })
+        };
+        // what began, or was last heard of, before the store lost its data is not recorded (decision 0010)
+        let before_a_loss = self.h.troubles.iter().any(|t| {
+            matches!(t.what, What::Lost { .. } | What::Failover { .. })
+                && overlap((t.from, t.settled), (who.op.invoked, to))
+        });
+        admits(Admitted::NotRecorded).or_else(|| before_a_loss.then(|| admits(Admitted::Fenced)).flatten())
     }
 
     /// When an attempt had landed for certain: what it brought is recorded or not, and those who wait are told.
