@@ -7,10 +7,10 @@ use nevertwice_testkit::Fault;
 
 use crate::fleet::{Fleet, REPLICAS, Topology};
 use crate::history::{At, Recorder, What};
-use crate::workload::{World, probe};
+use crate::workload::{Probed, World, probe};
 
 /// How often the healed fleet is probed: on a busy machine an answer of the store may take too long, which a replica admits.
-const PROBES: usize = 3;
+const PROBES: usize = 8;
 
 /// One thing that is done.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -148,11 +148,12 @@ async fn phase(fleet: &mut Fleet, world: &Arc<World>, rng: &mut fastrand::Rng) -
     history.settled();
     for _ in 0..PROBES {
         let began = history.now();
-        let whole = probe(world, rng).await?;
-        if whole || !fleet.admits_trouble(began, &history).await {
-            // if it is not whole, the checker says so
+        let probed = probe(world, rng).await;
+        let busy = fleet.admits_trouble(began, &history).await;
+        if probed == Probed::Well || (probed == Probed::TooManyCalls && !busy) {
             return Ok(());
         }
+        tokio::time::sleep(Duration::from_secs(2)).await;
     }
     Err(format!("the store fails the healed fleet, {PROBES} times in a row"))
 }

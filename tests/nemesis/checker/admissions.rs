@@ -37,6 +37,19 @@ impl<'a> Admissions<'a> {
         Self { samples, given: HashMap::new(), answers: HashMap::new() }
     }
 
+    /// Whether there is something that the claim may be about; it takes nothing from others. For what is not the excuse itself.
+    pub fn may_admit(&self, claim: Claim) -> bool {
+        self.matching(claim).into_iter().any(|n| self.samples[n].blind || self.units(n, claim.what) > 0)
+    }
+
+    fn units(&self, n: usize, what: Admitted) -> usize {
+        match what {
+            Admitted::Unknown => self.samples[n].unknown,
+            Admitted::NotRecorded => self.samples[n].not_recorded,
+            Admitted::Fenced => self.samples[n].fenced,
+        }
+    }
+
     /// Whether the claim is admitted; the same answer for the same attempt each time.
     pub fn admits(&mut self, claim: Claim) -> Option<&'static str> {
         let name = (claim.attempt, claim.what);
@@ -48,7 +61,7 @@ impl<'a> Admissions<'a> {
             Admitted::Unknown => Some("its look-up failed, as the replica counted"),
             Admitted::NotRecorded => Some("not recorded because of the store, as the replica counted"),
             Admitted::Fenced => {
-                Some("fenced, as the replica counted: it began before the store lost its data")
+                Some("fenced, as the replica counted: it last heard of the store before a loss or a forget")
             }
         };
         self.answers.insert(name, answer);
@@ -61,11 +74,7 @@ impl<'a> Admissions<'a> {
             if std::mem::replace(&mut visited[n], true) {
                 continue;
             }
-            let units = match claim.what {
-                Admitted::Unknown => self.samples[n].unknown,
-                Admitted::NotRecorded => self.samples[n].not_recorded,
-                Admitted::Fenced => self.samples[n].fenced,
-            };
+            let units = self.units(n, claim.what);
             let place = (n, claim.what);
             let taken = self.given.entry(place).or_default().clone();
             if taken.len() < units {

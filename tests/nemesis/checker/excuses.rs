@@ -3,7 +3,7 @@
 use super::admissions::{Admitted, Claim};
 use super::{Case, Checker, Known, overlap};
 use crate::fleet::{JUDGE_MS, WAIT_MS};
-use crate::history::{At, Forget, MS, Op, Outcome, SECOND, Said, What};
+use crate::history::{At, Forget, MS, Op, Outcome, SECOND, Said, Trouble, What};
 
 /// For so long a lease certainly lives when nobody prolongs it: 5 s, less what may have gone by since it was prolonged last.
 const LEASE: At = 4 * SECOND;
@@ -50,7 +50,16 @@ impl Checker<'_> {
         if self.clocks_apart(earlier, later) {
             return Some("by the clock of its replica it was from the future, or had expired");
         }
-        self.unknown(later).or_else(|| self.not_recorded(earlier))
+        // a unit that is given to the wrong one is missed by the right one: what was replayed was recorded
+        let replayed = case.ops.iter().any(|op| {
+            matches!(op.said, Said::Answer { hit: true, attempt, .. } if attempt == Some(earlier.number))
+                && op.returned.is_some_and(|returned| returned < later.attempt.arrived)
+        });
+        if replayed {
+            self.unknown(later).or_else(|| self.not_recorded(case, earlier))
+        } else {
+            self.not_recorded(case, earlier).or_else(|| self.unknown(later))
+        }
     }
 
     /// Why `later` may go although the outcome of `earlier` is unknown.
@@ -59,16 +68,16 @@ impl Checker<'_> {
             return Some(why);
         }
         let elsewhere = earlier.op.replica != later.op.replica || self.died_between(earlier, later);
-        let free = self.is_free(case, earlier);
+        let free = self.may_be_free(case, earlier);
         if elsewhere {
-            if free.is_some() {
+            if free {
                 return Some("the one before went without a lease, for a reason of its own");
             }
             return self.lease_gone(earlier, later);
         }
         let left = earlier.op.said == Said::Left
             && earlier.op.returned.is_some_and(|left| left <= later.attempt.arrived);
-        if free.is_some() && left {
+        if free && left {
             return Some("the one before led nobody, and ended with its client");
         }
         None
@@ -76,6 +85,15 @@ impl Checker<'_> {
 
     /// Why this attempt may go whatever others are under way.
     fn is_free(&mut self, case: &Case<'_>, who: &Known<'_>) -> Excuse {
+        self.needs_no_lease(case, who).or_else(|| self.unknown(who))
+    }
+
+    /// Whether there may be such a reason.
+    fn may_be_free(&self, case: &Case<'_>, who: &Known<'_>) -> bool {
+        self.needs_no_lease(case, who).is_some() || self.admissions.may_admit(unknown(who))
+    }
+
+    fn needs_no_lease(&self, case: &Case<'_>, who: &Known<'_>) -> Excuse {
         let asked = (who.op.invoked, who.attempt.arrived);
         if asked.1 - asked.0 >= WAIT_MS * MS {
             return Some("it had waited as long as one waits");
@@ -89,22 +107,22 @@ impl Checker<'_> {
         if case.attempts.iter().any(accepted_here) {
             return Some("accepted lately, as this replica knows");
         }
-        let full = |t: &crate::history::Trouble| t.what == What::Full && overlap((t.from, t.healed), asked);
+        let full = |t: &Trouble| t.what == What::Full && overlap((t.from, t.healed), asked);
         if self.h.troubles.iter().any(full) {
             return Some("the store was full and gave no lease");
         }
-        for other in case.attempts.iter().filter(|k| k.number != who.number) {
-            let landed = other.attempt.due <= asked.1 && self.landed(other) >= asked.0;
-            let died = self.killed(other.op.replica, (other.attempt.arrived, other.attempt.due));
-            if landed && !died && self.leaves_nothing(case, other) {
-                return Some("released by an outcome without a verdict");
-            }
-        }
-        self.unknown(who)
+        let released = case.attempts.iter().any(|other| {
+            other.number != who.number
+                && other.attempt.due <= asked.1
+                && self.told(other) >= asked.0
+                && !self.killed(other.op.replica, (other.attempt.arrived, other.attempt.due))
+                && self.leaves_nothing(case, other)
+        });
+        released.then_some("released by an outcome without a verdict")
     }
 
     /// Whether an attempt landed without an entry.
-    fn leaves_nothing(&mut self, case: &Case<'_>, which: &Known<'_>) -> bool {
+    fn leaves_nothing(&self, case: &Case<'_>, which: &Known<'_>) -> bool {
         if !which.is_verdict() {
             return true;
         }
@@ -119,7 +137,7 @@ impl Checker<'_> {
         let overtaken = case.attempts.iter().any(|k| {
             k.attempt.outcome == Outcome::Accepted && overlap((k.attempt.due, self.landed(k)), time)
         });
-        lost || fenced || overtaken || self.not_recorded(which).is_some()
+        lost || fenced || overtaken || self.admissions.may_admit(self.record_of(which, Admitted::NotRecorded))
     }
 
     /// Why the lease of `earlier` did not stop `later`.
@@ -195,30 +213,37 @@ impl Checker<'_> {
     }
 
     fn unknown(&mut self, who: &Known<'_>) -> Excuse {
-        self.admissions.admits(Claim {
-            what: Admitted::Unknown,
-            attempt: who.number,
-            replica: who.op.replica,
-            from: who.op.invoked,
-            to: who.attempt.arrived,
-        })
+        self.admissions.admits(unknown(who))
     }
 
-    fn not_recorded(&mut self, who: &Known<'_>) -> Excuse {
-        let (from, to) = (who.attempt.due, self.landed(who));
-        let mut admits = |what| {
-            self.admissions.admits(Claim { what, attempt: who.number, replica: who.op.replica, from, to })
-        };
+    fn not_recorded(&mut self, case: &Case<'_>, who: &Known<'_>) -> Excuse {
         // what began, or was last heard of, before the store lost its data is not recorded (decision 0010)
+        let time = (who.op.invoked, self.landed(who));
         let before_a_loss = self.h.troubles.iter().any(|t| {
-            matches!(t.what, What::Lost { .. } | What::Failover { .. })
-                && overlap((t.from, t.settled), (who.op.invoked, to))
+            matches!(t.what, What::Lost { .. } | What::Failover { .. }) && overlap((t.from, t.settled), time)
         });
-        admits(Admitted::NotRecorded).or_else(|| before_a_loss.then(|| admits(Admitted::Fenced)).flatten())
+        // an attempt whose look-up failed is as old as what its replica heard last: a forget since then bars it too
+        let before_a_forget = self.admissions.may_admit(unknown(who))
+            && case.forgets.iter().any(|f| f.invoked <= who.attempt.arrived);
+        let failed = self.record_of(who, Admitted::NotRecorded);
+        let fenced = (before_a_loss || before_a_forget).then(|| self.record_of(who, Admitted::Fenced));
+        self.admissions.admits(failed).or_else(|| self.admissions.admits(fenced?))
+    }
+
+    fn record_of(&self, who: &Known<'_>, what: Admitted) -> Claim {
+        let (from, to) = (who.attempt.due, self.landed(who));
+        Claim { what, attempt: who.number, replica: who.op.replica, from, to }
     }
 
     /// When an attempt had landed for certain: what it brought is recorded or not, and those who wait are told.
     fn landed(&self, who: &Known<'_>) -> At {
+        // an answer is released when what it means is known; an acceptance may be told to the store behind it
+        let answered = matches!(who.op.said, Said::Answer { attempt, .. } if attempt == Some(who.number));
+        if let (true, Some(returned)) =
+            (answered && who.attempt.outcome != Outcome::Accepted, who.op.returned)
+        {
+            return returned;
+        }
         let mut landed = who.attempt.due + (JUDGE_MS * MS) + SECOND;
         for t in &self.h.troubles {
             // what stood still does it later
@@ -236,6 +261,14 @@ impl Checker<'_> {
             }
         }
         landed
+    }
+
+    /// When those who waited for an attempt in other processes were told for certain, or its lease had ended.
+    fn told(&self, who: &Known<'_>) -> At {
+        let landed = self.landed(who);
+        let soon = landed + 500 * MS;
+        let late = self.h.troubles.iter().filter(|t| overlap((t.from, t.settled), (landed, soon)));
+        late.map(|t| t.settled.min(landed + 6 * SECOND)).fold(soon, At::max)
     }
 
     /// When a forget had been carried out for certain. One that was not answered well may still be on its way.
@@ -272,5 +305,16 @@ impl Checker<'_> {
         let written = self.wrong_by(earlier.op.replica, (earlier.attempt.due, self.landed(earlier)));
         let read = self.wrong_by(later.op.replica, (later.op.invoked, later.attempt.arrived));
         written.1 - read.0 > AHEAD || read.1 - written.0 >= LIFE
+    }
+}
+
+/// That its look-up failed.
+fn unknown(who: &Known<'_>) -> Claim {
+    Claim {
+        what: Admitted::Unknown,
+        attempt: who.number,
+        replica: who.op.replica,
+        from: who.op.invoked,
+        to: who.attempt.arrived,
     }
 }
