@@ -50,3 +50,34 @@ impl Clock {
         file.write_all_at(&(seconds * 1_000_000).to_ne_bytes(), 0).unwrap();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nevertwice_testkit::{Redis, Upstream};
+
+    use super::*;
+    use crate::fleet::gateway;
+
+    #[tokio::test]
+    async fn both_programs_go_by_their_own_clocks() {
+        let clocks = Clocks::new();
+        let (of_redis, of_gateway) = (clocks.clock("redis"), clocks.clock("gateway"));
+        let (redis, upstream) = (Redis::with_env(&["--save", ""], &of_redis.env()), Upstream::start().await);
+        let time = || redis.ask(&["time"]).lines().next().and_then(|s| s.parse::<i64>().ok()).unwrap();
+        let before = time();
+        of_redis.step(-1000);
+        assert!((-1000..-900).contains(&(time() - before)));
+
+        let gateway = gateway(&upstream, &redis.url(), &of_gateway).await;
+        let day = async |n: usize| {
+            nevertwice_testkit::get(gateway.addr, "/nowhere").await;
+            gateway.wait_audit(n).await[n - 1]["ts"].as_str().unwrap()[..10].to_owned()
+        };
+        let today = day(1).await;
+        of_gateway.step(10 * 86_400);
+        let later = day(2).await;
+        assert!(later > today, "{today}, {later}");
+        of_gateway.step(0);
+        assert!(day(3).await < later);
+    }
+}

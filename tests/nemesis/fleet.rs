@@ -389,7 +389,7 @@ async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-async fn gateway(upstream: &Upstream, redis: &str, clock: &Clock) -> Gateway {
+pub async fn gateway(upstream: &Upstream, redis: &str, clock: &Clock) -> Gateway {
     let memory = format!(
         "pool:\n  max_in_flight: 1000\nnegative_cache:\n  single_flight_wait_ms: {WAIT_MS}\n  judge_wait_ms: {JUDGE_MS}\n  \
          mass_refusal_guard: {{enabled: false}}"

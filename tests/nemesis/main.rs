@@ -29,7 +29,7 @@ use history::{At, MS, Recorder};
 use workload::World;
 
 /// How long the fleet is tormented, unless told otherwise.
-const SECONDS: u64 = 20;
+const SECONDS: u64 = 15;
 /// How often the replicas' counters are looked at.
 const LOOK: Duration = Duration::from_millis(150);
 /// How often a sleeper wakes to see whether this machine stood still.
