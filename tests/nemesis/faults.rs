@@ -49,7 +49,7 @@ fn draw(fleet: &Fleet, primary: usize, rng: &mut fastrand::Rng) -> Act {
     let gateway = rng.usize(0..REPLICAS);
     // most things are done to the node that counts
     let node = if rng.u32(0..5) == 0 { rng.usize(0..fleet.nodes.len()) } else { primary };
-    match rng.u32(0..22) {
+    match rng.u32(0..23) {
         0..3 => Act::KillGateway(gateway),
         3..5 => Act::PauseGateway(gateway),
         5..7 => Act::PauseNode(node),
@@ -70,7 +70,7 @@ fn draw(fleet: &Fleet, primary: usize, rng: &mut fastrand::Rng) -> Act {
             Act::Network((rng.u32(0..4) > 0).then_some(proxy), fault)
         }
         16 => Act::FlushAll,
-        17 => Act::Full,
+        17 | 22 => Act::Full,
         18 => Act::StepGateway(gateway, [-200, -30, -2, 2, 30, 200, 200_000][rng.usize(0..7)]),
         19 => Act::StepNode(node, [-20, -3, 3, 20][rng.usize(0..4)]),
         _ if fleet.topology == Topology::Sentinel => Act::Failover,

@@ -416,10 +416,10 @@ async fn upstream(seed: u64, history: &Arc<Recorder>) -> Upstream {
         let op = trace.split('-').nth(1).and_then(|trace| usize::from_str_radix(trace, 16).ok());
         let (Some(document), Some(op)) = (document, op) else { return Reply::status(500) };
         let delay = Duration::from_millis(match rng.u32(0..100) {
-            0..80 => rng.u64(0..40),
-            80..96 => rng.u64(100..800),
+            0..75 => rng.u64(0..40),
+            75..95 => rng.u64(100..800),
             // longer than a lease lives by itself, and than one waits
-            _ => rng.u64(1000..7000),
+            _ => rng.u64(1000..9000),
         });
         // a probe is about one call, and nobody's time is up
         let delay = if history.get().documents[document].probe {

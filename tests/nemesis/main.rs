@@ -70,6 +70,8 @@ async fn run(topology: Topology) {
     let watching = watch_all(&fleet, &world, &stopped);
     let mut rng = fastrand::Rng::with_seed(seed);
     let tormented = faults::torment(&mut fleet, &world, &mut rng, Duration::from_secs(seconds)).await;
+    // if it never was, the checker still has an end to go by
+    history.settled();
     let _ = stop.send(true);
     clients.join_all().await;
     watching.join_all().await;

@@ -139,7 +139,17 @@ impl World {
                 for _ in 0..rng.usize(2..6) {
                     together.push(self.submit(document, rng.usize(0..REPLICAS), patience(&mut rng)));
                 }
-                futures_join(together).await;
+                if rng.u32(0..4) == 0 {
+                    // while the first attempt is under way, or just after it
+                    let (after, by) = (Duration::from_millis(rng.u64(0..500)), rng.usize(0..REPLICAS));
+                    let forgetting = async move {
+                        tokio::time::sleep(after).await;
+                        self.forget(document, by, true).await;
+                    };
+                    tokio::join!(forgetting, futures_join(together));
+                } else {
+                    futures_join(together).await;
+                }
             } else {
                 self.submit(document, rng.usize(0..REPLICAS), patience(&mut rng)).await;
             }

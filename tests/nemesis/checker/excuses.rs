@@ -11,7 +11,7 @@ const LEASE: At = 4 * SECOND;
 const AHEAD: i64 = 59;
 /// Seconds. One that is a day old has expired.
 const LIFE: i64 = 86_400;
-/// How long a replica may lag behind a forget (DESIGN, section 8): when messages arrive, and when they do not.
+/// How long a replica may lag behind a forget (docs/operating.md, "A fleet on Redis"): when messages arrive, and when they do not.
 const TOLD: At = SECOND;
 const UNTOLD: At = 5 * SECOND;
 
