@@ -93,16 +93,44 @@ pub async fn torment(
 ) -> Result<usize, String> {
     let began = Instant::now();
     let mut phases = 0;
+    let mut primary = Primary { failovers: fleet.failovers(), seen: world.history.now(), in_step: 0 };
     tokio::time::sleep(Duration::from_millis(500)).await;
     while began.elapsed() < length {
-        phase(fleet, world, rng).await?;
+        primary.is_the_same(fleet, &world.history);
+        phase(fleet, world, rng, &mut primary).await?;
         phases += 1;
     }
+    primary.is_the_same(fleet, &world.history);
     Ok(phases)
 }
 
+/// What is known of the primary: sentinels change it when the nemesis makes them, and when the machine is too busy for its answers.
+struct Primary {
+    failovers: u64,
+    /// When that was so.
+    seen: At,
+    /// What was written until then has been replicated.
+    in_step: At,
+}
+
+impl Primary {
+    /// Notes a failover since it was seen last.
+    fn is_the_same(&mut self, fleet: &Fleet, history: &Recorder) {
+        let (failovers, now) = (fleet.failovers(), history.now());
+        if failovers != self.failovers {
+            history.trouble(What::Failover { since: self.in_step }, self.seen, now);
+        }
+        (self.failovers, self.seen) = (failovers, now);
+    }
+}
+
 #[expect(clippy::print_stderr, reason = "shown when the test fails")]
-async fn phase(fleet: &mut Fleet, world: &Arc<World>, rng: &mut fastrand::Rng) -> Result<(), String> {
+async fn phase(
+    fleet: &mut Fleet,
+    world: &Arc<World>,
+    rng: &mut fastrand::Rng,
+    known: &mut Primary,
+) -> Result<(), String> {
     let history = Arc::clone(&world.history);
     let primary = fleet.primary();
     let mut acts: Vec<Act> = Vec::new();
@@ -112,10 +140,9 @@ async fn phase(fleet: &mut Fleet, world: &Arc<World>, rng: &mut fastrand::Rng) -
             acts.push(act);
         }
     }
-    let (since, failovers) = match fleet.topology {
-        Topology::Sentinel => (fleet.in_step_until(&history).await, fleet.failovers()),
-        Topology::One | Topology::Cluster => (0, 0),
-    };
+    if fleet.topology == Topology::Sentinel {
+        known.in_step = fleet.in_step_until(&history).await;
+    }
     let start = history.now();
     let length = match rng.u32(0..10) {
         0..6 => rng.u64(100..1500),
@@ -139,9 +166,7 @@ async fn phase(fleet: &mut Fleet, world: &Arc<World>, rng: &mut fastrand::Rng) -
         tokio::time::sleep(Duration::from_millis(rng.u64(0..200))).await;
     }
     fleet.settle().await?;
-    if fleet.failovers() != failovers {
-        history.trouble(What::Failover { since }, start, history.now());
-    }
+    known.is_the_same(fleet, &history);
     // a replica that hears nothing finds out in this time, and connects anew (docs/operating.md, "What happens when")
     let quiet = if fleet.topology == Topology::Cluster { 3 } else { 1 };
     tokio::time::sleep(Duration::from_secs(quiet)).await;

@@ -137,7 +137,9 @@ impl Checker<'_> {
         let overtaken = case.attempts.iter().any(|k| {
             k.attempt.outcome == Outcome::Accepted && overlap((k.attempt.due, self.landed(k)), time)
         });
-        lost || fenced || overtaken || self.admissions.may_admit(self.record_of(which, Admitted::NotRecorded))
+        let unrecorded =
+            || self.unrecorded(case, which).into_iter().flatten().any(|c| self.admissions.may_admit(c));
+        lost || fenced || overtaken || unrecorded()
     }
 
     /// Why the lease of `earlier` did not stop `later`.
@@ -217,6 +219,12 @@ impl Checker<'_> {
     }
 
     fn not_recorded(&mut self, case: &Case<'_>, who: &Known<'_>) -> Excuse {
+        let [failed, fenced] = self.unrecorded(case, who);
+        self.admissions.admits(failed?).or_else(|| self.admissions.admits(fenced?))
+    }
+
+    /// What would have to be admitted: that its record failed, or that it was fenced, where it may have been.
+    fn unrecorded(&self, case: &Case<'_>, who: &Known<'_>) -> [Option<Claim>; 2] {
         // what began, or was last heard of, before the store lost its data is not recorded (decision 0010)
         let time = (who.op.invoked, self.landed(who));
         let before_a_loss = self.h.troubles.iter().any(|t| {
@@ -225,9 +233,11 @@ impl Checker<'_> {
         // an attempt whose look-up failed is as old as what its replica heard last: a forget since then bars it too
         let before_a_forget = self.admissions.may_admit(unknown(who))
             && case.forgets.iter().any(|f| f.invoked <= who.attempt.arrived);
-        let failed = self.record_of(who, Admitted::NotRecorded);
-        let fenced = (before_a_loss || before_a_forget).then(|| self.record_of(who, Admitted::Fenced));
-        self.admissions.admits(failed).or_else(|| self.admissions.admits(fenced?))
+        let fenced = before_a_loss || before_a_forget;
+        [
+            Some(self.record_of(who, Admitted::NotRecorded)),
+            fenced.then(|| self.record_of(who, Admitted::Fenced)),
+        ]
     }
 
     fn record_of(&self, who: &Known<'_>, what: Admitted) -> Claim {
