@@ -13,11 +13,11 @@ use crate::clock::{Clock, Clocks};
 use crate::history::{At, Recorder, Sample};
 
 pub const REPLICAS: usize = 3;
-/// What the replicas are told: how long a look-up and a record may take, how long one waits for another's attempt, how long an
-/// answer's head is held.
+/// What the replicas are told: how long a look-up and a record may take, how long one waits for another's attempt (longer than a
+/// lease lives by itself, so that one that lapses shows), how long an answer's head is held.
 pub const READ_MS: u64 = 500;
 pub const WRITE_MS: u64 = 500;
-pub const WAIT_MS: u64 = 4000;
+pub const WAIT_MS: u64 = 7000;
 pub const JUDGE_MS: u64 = 2000;
 const PRIMARY: &str = "memory";
 /// How long a primary may be silent before sentinels or a cluster take it for dead.

@@ -17,11 +17,11 @@ impl Tale {
         tale
     }
 
-    /// One that is refused by replica 0, from 1000 to 9000: nobody knows how it ends.
+    /// One that is refused by replica 0, from 1000 to 12000: nobody knows how it ends.
     fn under_way() -> Self {
         let mut tale = Self::default();
         tale.document(false);
-        tale.attempt(0, 0, (1000, 1002), (9000, 9010), Outcome::Verdict(400));
+        tale.attempt(0, 0, (1000, 1002), (12000, 12010), Outcome::Verdict(400));
         tale
     }
 
@@ -247,16 +247,16 @@ fn i2_two_at_once() {
     after.breaks(I2);
     // a forget or a loss excuses nobody who goes beside
     beside.and(|t| t.forget(0, 2, 1500, 1510)).breaks(I2);
-    beside.and(|t| t.sample(0, (9000, 9100), (0, 1, 0))).breaks(I2);
+    beside.and(|t| t.sample(0, (12000, 12100), (0, 1, 0))).breaks(I2);
 }
 
 #[test]
 fn i2_whose_time_is_up_goes() {
     let waited = |ms: At| {
-        Tale::under_way().and(|t| t.attempt(0, 1, (2000, 2000 + ms), (6200, 6201), Outcome::Verdict(400)))
+        Tale::under_way().and(|t| t.attempt(0, 1, (2000, 2000 + ms), (11000, 11001), Outcome::Verdict(400)))
     };
-    waited(4001).is_excused("waited as long");
-    waited(3900).breaks(I2);
+    waited(WAIT_MS + 1).is_excused("waited as long");
+    waited(WAIT_MS - 100).breaks(I2);
 }
 
 #[test]
@@ -393,7 +393,7 @@ fn i6_the_store_costs_its_deadline() {
     // who waits for another may take longer, within bounds
     let waits = |ms: At| {
         Tale::under_way().and(|t| {
-            t.attempt(0, 1, (2000, 2000 + ms), (9000, 9001), Outcome::Verdict(400));
+            t.attempt(0, 1, (2000, 2000 + ms), (11900, 11901), Outcome::Verdict(400));
         })
     };
     waits(WAIT_MS + READ_MS + 1400).is_excused("waited as long");
