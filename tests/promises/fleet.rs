@@ -378,3 +378,33 @@ async fn the_mass_refusal_guard_is_the_fleet_s() {
     post(&a, &document(40)).await;
     assert!(post(&late, &document(40)).await.is_hit());
 }
+
+#[tokio::test]
+async fn one_whose_time_is_up_releases_nobody_else() {
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    let slots = [("UPSTREAM", "negative_cache:\n  single_flight_wait_ms: 2000")];
+    let [a, b] = fleet(&upstream, &redis, &slots).await;
+    let (slow, quick) = (Gate::new(), Gate::new());
+    let (first, after) = (r400().wait_for(&slow), r400().wait_for(&quick));
+    upstream.by(move |_, n| if n == 1 { first.clone() } else { after.clone() });
+    let document = random_document(1, 512);
+    let leader = send(&a, &document);
+    slow.wait_waiting(1).await;
+    let early = send(&b, &document);
+    b.wait_metric("gateway_body_memory_bytes", &[], 512.0).await;
+    tokio::time::sleep(Duration::from_millis(1000)).await;
+    let late: Vec<_> = (0..5).map(|_| send(&b, &document)).collect();
+    // the time of the early one is up, and of no other
+    quick.wait_waiting(1).await;
+    b.wait_metric("gateway_negative_cache_waits_total", &[("result", "timed_out")], 1.0).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(upstream.calls(), 2);
+    quick.open();
+    assert!(!early.await.unwrap().is_hit());
+    for answer in late {
+        assert!(answer.await.unwrap().is_hit());
+    }
+    slow.open();
+    leader.await.unwrap();
+    assert_eq!(upstream.calls(), 2);
+}

@@ -47,7 +47,7 @@ use leases::{Leases, Token};
 pub use leases::{RemoteAttempt, RemoteLanding};
 use link::Link;
 use near::Near;
-use news::Desk;
+use news::{Desk, Echo};
 pub use probe::{About, Finding, Severity, probe};
 use scripts::Scripts;
 
@@ -116,6 +116,7 @@ struct Shared {
     near: Near,
     leases: Arc<Leases>,
     desk: Desk,
+    echo: Echo,
     accepted: Mutex<BTreeSet<UpstreamName>>,
     evictions: AtomicU64,
     /// The number of the latest forget that was heard of.
@@ -141,6 +142,7 @@ impl RedisStore {
             link: Link::new(),
             leases: Arc::new(Leases::new()),
             desk: Desk::new(),
+            echo: Echo::default(),
             accepted: Mutex::default(),
             evictions: AtomicU64::new(0),
             seen: AtomicU64::new(0),
@@ -193,7 +195,9 @@ impl Shared {
                 self.accepted().insert(upstream.clone());
             }
             Event::Suspect(upstream, since) => self.near.suspect(upstream, *since),
-            Event::Judged(..) | Event::Tripped(..) | Event::Recovered(..) => self.heard(event),
+            Event::Judged(..) | Event::Tripped(..) | Event::Recovered(..) | Event::Echo(..) => {
+                self.heard(event);
+            }
         }
     }
 

@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 /// How long a server may take to start.
 const START: Duration = Duration::from_secs(20);
 
+/// How long a command may take; its answer is short enough for a pipe.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 /// A running server.
 pub struct Redis {
     process: Option<Child>,
@@ -17,6 +20,7 @@ pub struct Redis {
     /// A configuration file, if it has one.
     first: Vec<String>,
     args: Vec<String>,
+    env: Vec<(String, String)>,
     /// How redis-cli comes in.
     cli: Vec<String>,
 }
@@ -48,8 +52,18 @@ impl Redis {
     /// When it cannot be started.
     #[must_use]
     pub fn with(args: &[&str]) -> Self {
+        Self::with_env(args, &[])
+    }
+
+    /// As [`Redis::with`], with these variables in its environment.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn with_env(args: &[&str], env: &[(&str, String)]) -> Self {
         let (mut server, mut attempts) = (Self::stopped(), 0);
         server.args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        server.env = env.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         // another test may have taken the port in the same moment
         while let Err(error) = server.try_restart() {
             attempts += 1;
@@ -137,7 +151,17 @@ impl Redis {
             first: Vec::new(),
             args: Vec::new(),
             cli: Vec::new(),
+            env: Vec::new(),
         }
+    }
+
+    /// Sets this in the running server, and whenever it starts again: for what has to name its address.
+    ///
+    /// # Panics
+    /// When the server does not take it.
+    pub fn configure(&mut self, name: &str, value: &str) {
+        self.ask(&["config", "set", name, value]);
+        self.args.extend([format!("--{name}"), value.to_owned()]);
     }
 
     /// Its address.
@@ -188,6 +212,7 @@ impl Redis {
             .args(["--port", &self.addr.port().to_string(), "--bind", "127.0.0.1"])
             .args(["--dir", &self.dir.path().to_string_lossy()])
             .args(&self.args)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -240,9 +265,19 @@ impl Redis {
     /// When there is no redis-cli.
     pub fn try_ask(&self, command: &[&str]) -> Result<String, String> {
         let port = self.addr.port().to_string();
-        let asked =
-            Command::new("redis-cli").args(["-e", "-p", &port]).args(&self.cli).args(command).output();
-        let answer = asked.unwrap_or_else(|error| panic!("redis: cannot run redis-cli: {error}"));
+        let mut cli = Command::new("redis-cli");
+        cli.args(["-e", "-p", &port]).args(&self.cli).args(command).stdin(Stdio::null());
+        let asked = cli.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut asked = asked.unwrap_or_else(|error| panic!("redis: cannot run redis-cli: {error}"));
+        let began = Instant::now();
+        // one that stands still does not answer
+        while asked.try_wait().is_ok_and(|status| status.is_none()) {
+            if began.elapsed() > PATIENCE {
+                let _ = asked.kill();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let answer = asked.wait_with_output().unwrap_or_else(|error| panic!("redis: redis-cli: {error}"));
         let said = String::from_utf8_lossy(&answer.stdout).trim_end().to_owned();
         if answer.status.success() { Ok(said) } else { Err(said + &String::from_utf8_lossy(&answer.stderr)) }
     }

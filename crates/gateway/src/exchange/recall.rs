@@ -283,11 +283,14 @@ async fn look_for_all(
         record.flight_wait = began.elapsed();
         memory.waited(match landed {
             Ok(RemoteLanding::LookAgain) => continue,
-            Ok(RemoteLanding::Released) => "released",
+            Ok(RemoteLanding::Released) => {
+                // those who wait here waited for the same
+                attempt.release_waiting();
+                "released"
+            }
+            // their time is not up: from now on they wait for this one
             Err(_) => "timed_out",
         });
-        // those who wait here waited for the same
-        attempt.release_waiting();
         return (attempt, None, fence);
     }
 }

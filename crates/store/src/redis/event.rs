@@ -31,6 +31,8 @@ pub(super) enum Event {
     Tripped(u64, UpstreamName, Millis),
     /// It is off again.
     Recovered(u64, UpstreamName),
+    /// A process listens for what it says itself: which, and the number of what it said.
+    Echo(u64, u64),
 }
 
 impl Event {
@@ -58,6 +60,9 @@ impl Event {
             }
             Self::Recovered(sender, upstream) => {
                 [b"r", &sender.to_be_bytes()[..], upstream.as_str().as_bytes()].concat()
+            }
+            Self::Echo(sender, number) => {
+                [b"e", [sender.to_be_bytes(), number.to_be_bytes()].as_flattened()].concat()
             }
         }
     }
@@ -106,6 +111,10 @@ impl Event {
             b'r' => {
                 let (sender, name) = rest.split_first_chunk()?;
                 Some(Self::Recovered(u64::from_be_bytes(*sender), upstream(name)?))
+            }
+            b'e' => {
+                let (sender, number) = rest.split_first_chunk()?;
+                Some(Self::Echo(u64::from_be_bytes(*sender), u64::from_be_bytes(number.try_into().ok()?)))
             }
             _ => None,
         }
@@ -200,6 +209,7 @@ mod tests {
             Event::Judged(7, samples::upstream("tika"), false, Vec::new()),
             Event::Tripped(1, samples::upstream("ocr"), Millis(5)),
             Event::Recovered(2, samples::upstream("ocr")),
+            Event::Echo(u64::MAX, 7),
         ];
         for bits in 0..32_u8 {
             events.push(Event::Forgotten(Selector {

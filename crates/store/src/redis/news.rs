@@ -2,6 +2,7 @@
 //! is kept in the store too, for processes that start or come back later.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nevertwice_domain::clock::Millis;
@@ -52,7 +53,44 @@ impl Desk {
     }
 }
 
+/// Whether what this process says on the channel comes back to it. A subscription that is lost is lost in silence: a cluster's
+/// node that comes back may take calls and have nobody who listens.
+#[derive(Default)]
+pub(super) struct Echo {
+    number: AtomicU64,
+    said: AtomicU64,
+    heard: AtomicU64,
+}
+
+impl Echo {
+    /// Whether the latest that was said has come back.
+    pub(super) fn is_heard(&self) -> bool {
+        self.said.load(Ordering::Relaxed) <= self.heard.load(Ordering::Relaxed)
+    }
+
+    fn hear(&self, number: u64) {
+        self.heard.fetch_max(number, Ordering::Relaxed);
+    }
+
+    /// A new connection: what was said on the one before is not waited for.
+    pub(super) fn begin_anew(&self) {
+        self.said.store(0, Ordering::Relaxed);
+    }
+}
+
 impl Shared {
+    /// Says something that this process itself should hear.
+    pub(super) async fn say(&self) {
+        let number = 1 + self.echo.number.fetch_add(1, Ordering::Relaxed);
+        let mut commands = pipe();
+        publish(&mut commands, self, &Event::Echo(self.leases.process(), number));
+        let said: Result<(), StoreError> = self.link.ask(&commands, self.options.write).await;
+        // what was not said cannot come back
+        if said.is_ok() {
+            self.echo.said.store(number, Ordering::Relaxed);
+        }
+    }
+
     /// Tells the fleet: judgements with the next tick, the rest at once.
     pub(super) fn tell(self: &Arc<Self>, news: News) {
         let sender = self.leases.process();
@@ -116,6 +154,7 @@ impl Shared {
             Event::Recovered(sender, upstream) if !own(sender) => {
                 self.desk.hear(News::Recovered { upstream: upstream.clone() });
             }
+            Event::Echo(sender, number) if own(sender) => self.echo.hear(*number),
             _ => {}
         }
     }

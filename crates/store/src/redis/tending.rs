@@ -21,6 +21,8 @@ const TICK: Duration = Duration::from_millis(500);
 const PROBE: Duration = Duration::from_secs(1);
 /// Probes in a row without an answer before the connection is made anew.
 const PROBES: u32 = 3;
+/// Ticks in a row in which nothing of what was said came back before the connection is made anew.
+const DEAF: u32 = 2;
 /// How long a new connection may take until it can be used.
 const BEGINNING: Duration = Duration::from_secs(2);
 /// The pauses between attempts to connect: the first, and the longest.
@@ -191,7 +193,8 @@ async fn look_after(shared: &Arc<Shared>, wire: &Wire) {
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     // a key in the slot of all others: that node has to answer, no other
     let probe = cmd("GET").arg(shared.keys.schema()).take();
-    let mut unanswered = 0;
+    let (mut unanswered, mut unheard) = (0, 0);
+    shared.echo.begin_anew();
     let (mut errands, mut late): (Option<JoinHandle<()>>, Option<JoinHandle<()>>) = (None, None);
     loop {
         tick.tick().await;
@@ -229,12 +232,22 @@ async fn look_after(shared: &Arc<Shared>, wire: &Wire) {
         }
         if shared.link.is_up() {
             if errands.as_ref().is_none_or(JoinHandle::is_finished) {
+                unheard = if shared.echo.is_heard() { 0 } else { unheard + 1 };
+                if unheard == DEAF {
+                    if shared.link.first_in_a_while("deaf") {
+                        tracing::warn!(
+                            "the refusal store answers, and its messages do not arrive: connecting anew"
+                        );
+                    }
+                    return;
+                }
                 let shared = Arc::clone(shared);
                 errands = Some(shared.clone().tasks.spawn(async move {
                     prolong(&shared).await;
                     shared.tell_judgements().await;
                     // what could not be told is told later
                     let _ = shared.tell_replays().await;
+                    shared.say().await;
                 }));
             }
             if late.as_ref().is_none_or(JoinHandle::is_finished) {

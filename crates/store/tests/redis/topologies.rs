@@ -24,8 +24,12 @@ struct Cluster(Vec<Redis>);
 
 impl Cluster {
     async fn start(nodes: usize, replicas: usize) -> Self {
-        let node =
-            |_| Redis::with(&["--save", "", "--cluster-enabled", "yes", "--cluster-node-timeout", "1000"]);
+        Self::with(nodes, replicas, &[]).await
+    }
+
+    async fn with(nodes: usize, replicas: usize, args: &[&str]) -> Self {
+        let common = ["--save", "", "--cluster-enabled", "yes", "--cluster-node-timeout", "1000"];
+        let node = |_| Redis::with(&[&common, args].concat());
         Self::of((0..nodes).map(node).collect(), replicas).await
     }
 
@@ -352,5 +356,38 @@ async fn slow_sentinels_and_servers_with_tls_are_followed() {
     for refused in [with(&stranger, true), with(&ca, false)] {
         let store = start(refused).await;
         assert!(recall(&store, 1).await.is_err());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_a_node_that_comes_back_is_heard_again() {
+    let mut cluster = Cluster::with(3, 0, &["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let with = |cluster: &Cluster| RedisOptions { read: SECOND, write: SECOND, ..cluster.options(PREFIX) };
+    let (a, b) = (Arc::new(start(with(&cluster)).await), Arc::new(start(with(&cluster)).await));
+    hears(&a, &b, 1000).await;
+    let owner = cluster.owner(PREFIX);
+    for round in 0..4 {
+        // calls under way while it is gone: the library connects anew for them, and does not always subscribe anew
+        let mut asking = tokio::task::JoinSet::new();
+        for store in [&a, &b, &a, &b] {
+            let store = Arc::clone(store);
+            asking.spawn(async move {
+                loop {
+                    let _ = recall(&store, 1).await;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            });
+        }
+        cluster.0[owner].kill();
+        tokio::time::sleep(Duration::from_millis(200 + 200 * round)).await;
+        cluster.0[owner].restart();
+        for store in [&a, &b] {
+            until("it answers again", LONG, async || recall(store, 1).await.is_ok()).await;
+        }
+        drop(asking);
+        // a store that hears nothing finds out, and connects anew
+        tokio::time::sleep(4 * SECOND).await;
+        hears(&a, &b, 1001 + round).await;
+        hears(&b, &a, 2001 + round).await;
     }
 }
