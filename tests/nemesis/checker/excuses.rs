@@ -102,7 +102,7 @@ impl Checker<'_> {
             k.attempt.outcome == Outcome::Accepted
                 && k.op.replica == who.op.replica
                 && k.attempt.due < asked.1
-                && !self.killed(who.op.replica, (k.attempt.due, asked.1))
+                && !self.killed(who.op.replica, (k.attempt.due, asked.0))
         };
         if case.attempts.iter().any(accepted_here) {
             return Some("accepted lately, as this replica knows");
@@ -110,6 +110,10 @@ impl Checker<'_> {
         let full = |t: &Trouble| t.what == What::Full && overlap((t.from, t.healed), asked);
         if self.h.troubles.iter().any(full) {
             return Some("the store was full and gave no lease");
+        }
+        // those who wait for a verdict and find it gone have waited for nothing, and go (`ask` in the gateway's recall.rs)
+        if case.forgets.iter().any(|f| overlap((f.invoked, self.done_by(f)), asked)) {
+            return Some("forgotten in the moment in which it was looked up");
         }
         let released = case.attempts.iter().any(|other| {
             other.number != who.number
@@ -298,8 +302,9 @@ impl Checker<'_> {
         self.h.troubles.iter().any(|t| t.what == What::Killed(replica) && overlap((t.from, t.from), time))
     }
 
+    /// Whether the process that made the one had been killed before the other was asked of it.
     fn died_between(&self, earlier: &Known<'_>, later: &Known<'_>) -> bool {
-        self.killed(earlier.op.replica, (earlier.attempt.arrived, later.attempt.arrived))
+        self.killed(earlier.op.replica, (earlier.attempt.arrived, later.op.invoked))
     }
 
     /// By how much the clock of the replica may have been wrong within this time: the least and the most.
