@@ -184,9 +184,9 @@ async fn phase(
 }
 
 async fn begin(fleet: &mut Fleet, history: &Recorder, act: Act, primary: usize) -> Begun {
-    let from = history.now();
+    let mut from = history.now();
     match act {
-        Act::KillGateway(n) => fleet.kill_gateway(n, history).await,
+        Act::KillGateway(n) => from = fleet.kill_gateway(n, history).await,
         Act::PauseGateway(n) => fleet.gateways[n].signal("STOP"),
         Act::PauseNode(n) => fleet.nodes[n].pause(),
         Act::KillNode { node, .. } => fleet.nodes[node].kill(),

@@ -175,7 +175,7 @@ impl Fleet {
 
     /// Waits until the store is whole and every replica says that it has it. Says what is missing when that takes too long.
     pub async fn settle(&self) -> Result<(), String> {
-        let limit = Duration::from_secs(45);
+        let limit = Duration::from_secs(90);
         let began = Instant::now();
         loop {
             let missing = match self.store_is_whole() {
@@ -288,11 +288,12 @@ async fn note(counters: &mut Counters, replica: usize, admin: SocketAddr, histor
 }
 
 impl Fleet {
-    /// Kills a replica, after a last look at its counters.
-    pub async fn kill_gateway(&mut self, n: usize, history: &Recorder) {
+    /// Kills a replica, after a last look at its counters. Says when.
+    pub async fn kill_gateway(&mut self, n: usize, history: &Recorder) -> At {
         let admin = self.gateways[n].admin;
         let mut counters = self.counters[n].lock().await;
         note(&mut counters, n, admin, history).await;
+        let from = history.now();
         self.gateways[n].signal("KILL");
         self.gateways[n].wait_exit(Duration::from_secs(10)).await;
         let to = history.now();
@@ -300,6 +301,7 @@ impl Fleet {
             Sample { replica: n, from: counters.at, to, unknown: 0, not_recorded: 0, fenced: 0, blind: true };
         history.get().samples.push(unseen);
         *counters = Counters { at: to, dead: true, ..Counters::default() };
+        from
     }
 
     /// Whether a replica counts a failure of the store since then.

@@ -7,6 +7,10 @@
 //! ([`history`]), and [`checker`] says whether the promises held: an attempt, a replay or a delay that they forbid needs an excuse
 //! that the store or the gateway itself admits. Excuses are counted.
 //!
+//! Not here: slots that move, TLS, eviction, the mass-refusal guard (off), confirmations, ladders, expiry but by a stepped clock, and
+//! documents that are refused after they were accepted. With sentinels and in a cluster a proxy stands before each node, so only
+//! with one server is a replica cut off alone.
+//!
 //! `NEMESIS_SEED` and `NEMESIS_SECONDS` choose another run: see CONTRIBUTING.md.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test")]
 

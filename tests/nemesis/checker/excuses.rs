@@ -47,8 +47,10 @@ impl Checker<'_> {
                 return Some(why);
             }
         }
-        if self.clocks_apart(earlier, later) {
-            return Some("by the clock of its replica it was from the future, or had expired");
+        // that one's, or one that was recorded in its place by a replica with another clock
+        let unusable = |k: &Known<'_>| self.landed(k) >= earlier.attempt.due && self.is_unusable(k, later);
+        if case.attempts.iter().any(unusable) {
+            return Some("by the clock of its replica the entry was from the future, or had expired");
         }
         // a unit that is given to the wrong one is missed by the right one: what was replayed was recorded
         let replayed = case.ops.iter().any(|op| {
@@ -102,7 +104,7 @@ impl Checker<'_> {
             k.attempt.outcome == Outcome::Accepted
                 && k.op.replica == who.op.replica
                 && k.attempt.due < asked.1
-                && !self.killed(who.op.replica, (k.attempt.due, asked.1))
+                && !self.killed(who.op.replica, (k.attempt.due, asked.0))
         };
         if case.attempts.iter().any(accepted_here) {
             return Some("accepted lately, as this replica knows");
@@ -110,6 +112,16 @@ impl Checker<'_> {
         let full = |t: &Trouble| t.what == What::Full && overlap((t.from, t.healed), asked);
         if self.h.troubles.iter().any(full) {
             return Some("the store was full and gave no lease");
+        }
+        // what a look-up finds and cannot use gives no lease
+        if case.attempts.iter().any(|k| k.number != who.number && self.is_unusable(k, who)) {
+            return Some(
+                "by the clock of its replica there was an entry from the future, in place of a lease",
+            );
+        }
+        // those who wait for a verdict and find it gone have waited for nothing, and go (`ask` in the gateway's recall.rs)
+        if case.forgets.iter().any(|f| overlap((f.invoked, self.done_by(f)), asked)) {
+            return Some("forgotten in the moment in which it was looked up");
         }
         let released = case.attempts.iter().any(|other| {
             other.number != who.number
@@ -298,8 +310,9 @@ impl Checker<'_> {
         self.h.troubles.iter().any(|t| t.what == What::Killed(replica) && overlap((t.from, t.from), time))
     }
 
+    /// Whether the process that made the one had been killed before the other was asked of it.
     fn died_between(&self, earlier: &Known<'_>, later: &Known<'_>) -> bool {
-        self.killed(earlier.op.replica, (earlier.attempt.arrived, later.attempt.arrived))
+        self.killed(earlier.op.replica, (earlier.attempt.arrived, later.op.invoked))
     }
 
     /// By how much the clock of the replica may have been wrong within this time: the least and the most.
@@ -309,6 +322,11 @@ impl Checker<'_> {
             _ => None,
         });
         steps.fold((0, 0), |(least, most), by| (least.min(by), most.max(by)))
+    }
+
+    /// Whether the entry of the one, if it was recorded, is none by the clock of the other.
+    fn is_unusable(&self, entry: &Known<'_>, reader: &Known<'_>) -> bool {
+        entry.is_verdict() && entry.attempt.due <= reader.attempt.arrived && self.clocks_apart(entry, reader)
     }
 
     fn clocks_apart(&self, earlier: &Known<'_>, later: &Known<'_>) -> bool {

@@ -232,6 +232,14 @@ fn i1_clocks_excuse_when_they_are_far_enough_apart() {
     again.and(|t| t.trouble(What::ReplicaClock(0, 200), 900, 1100)).is_excused("from the future");
     again.and(|t| t.trouble(What::ReplicaClock(1, -200), 1900, 2100)).is_excused("from the future");
     again.and(|t| t.trouble(What::ReplicaClock(1, 200_000), 1900, 2100)).is_excused("expired");
+    // a third replica has put its own in place of it
+    let replaced = Tale::with_verdict().and(|t| t.verdict(2, 1500)).and(|t| t.verdict(1, 2000));
+    let report = check(&replaced.and(|t| t.trouble(What::ReplicaClock(2, 200_000), 1400, 1600)).0);
+    assert!(report.violations.is_empty(), "{report}");
+    for (replica, by) in [(2, 30), (2, 200)] {
+        let wrong = replaced.and(|t| t.trouble(What::ReplicaClock(replica, by), 2500, 2600));
+        assert!(!check(&wrong.0).violations.is_empty());
+    }
     for (replica, by, from) in [(0, 30, 900), (1, -30, 1900), (1, 200, 1900), (2, 200, 900), (0, 200, 2500)] {
         again.and(|t| t.trouble(What::ReplicaClock(replica, by), from, from + 200)).breaks(I1);
     }
@@ -245,8 +253,11 @@ fn i2_two_at_once() {
     let after =
         Tale::with_verdict().and(|t| t.attempt(0, 1, (1001, 1100), (1110, 1111), Outcome::Verdict(400)));
     after.breaks(I2);
-    // a forget or a loss excuses nobody who goes beside
+    // a forget excuses nobody who goes beside, unless it comes in that very moment
     beside.and(|t| t.forget(0, 2, 1500, 1510)).breaks(I2);
+    beside.and(|t| t.forget(0, 2, 1990, 2001)).is_excused("forgotten in the moment");
+    let other = beside.and(|t| t.document(false));
+    other.and(|t| t.forget(1, 2, 1990, 2001)).breaks(I2);
     beside.and(|t| t.sample(0, (12000, 12100), (0, 1, 0))).breaks(I2);
 }
 
