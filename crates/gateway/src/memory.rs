@@ -231,6 +231,19 @@ impl Memory {
         }
     }
 
+    /// The entry that answers this request, at hand or in the store.
+    pub(crate) async fn known(
+        &self,
+        asked: &Guarded,
+        upstream: &UpstreamName,
+        guard: &UpstreamGuard,
+    ) -> Option<Arc<Entry>> {
+        match self.near(asked, upstream, guard) {
+            Some(entry) => Some(entry),
+            None => self.recall(asked, upstream, guard).await.0,
+        }
+    }
+
     pub(crate) fn accepted_lately(&self, fingerprint: &Fingerprint) -> bool {
         self.accepted.get(fingerprint).is_some_and(|at| self.clock.now().since_ms(at) < ACCEPTED_MS)
     }

@@ -113,16 +113,6 @@ impl Checker<'_> {
         if self.h.troubles.iter().any(full) {
             return Some("the store was full and gave no lease");
         }
-        // what a look-up finds and cannot use gives no lease
-        if case.attempts.iter().any(|k| k.number != who.number && self.is_unusable(k, who)) {
-            return Some(
-                "by the clock of its replica there was an entry from the future, in place of a lease",
-            );
-        }
-        // those who wait for a verdict and find it gone have waited for nothing, and go (`ask` in the gateway's recall.rs)
-        if case.forgets.iter().any(|f| overlap((f.invoked, self.done_by(f)), asked)) {
-            return Some("forgotten in the moment in which it was looked up");
-        }
         let released = case.attempts.iter().any(|other| {
             other.number != who.number
                 && other.attempt.due <= asked.1

@@ -178,23 +178,20 @@ async fn ask(
         return Err(entry);
     }
     let until = Instant::now() + guard.rules.single_flight_wait;
-    let turn = wait_for_landing(memory, guard, &key, until, record).await;
     // a verdict may have landed since the first look; from here on the fence counts
-    let (attempt, entry, fence) = match turn {
-        Turn::First(attempt) => look_for_all(memory, guard, &key, name, attempt, until, record).await,
-        Turn::Released(attempt) => {
-            let (entry, fence) = memory.recall(&key, name, guard).await;
-            (attempt, entry, fence)
-        }
-        Turn::Verdict => {
-            if let Some(entry) = memory.near(&key, name, guard) {
-                return Err(entry);
+    let (attempt, entry, fence) = loop {
+        break match wait_for_landing(memory, guard, &key, until, record).await {
+            Turn::First(attempt) => look_for_all(memory, guard, &key, name, attempt, until, record).await,
+            Turn::Released(attempt) => {
+                let (entry, fence) = memory.recall(&key, name, guard).await;
+                (attempt, entry, fence)
             }
-            // forgotten in this moment, or not at hand: the store knows
-            let attempt = memory.flights.join(key.fingerprint);
-            let (entry, fence) = memory.recall(&key, name, guard).await;
-            (attempt, entry, fence)
-        }
+            Turn::Verdict => match memory.known(&key, name, guard).await {
+                Some(entry) => return Err(entry),
+                // forgotten in this moment: one of those who waited for it goes first, not all at once
+                None => continue,
+            },
+        };
     };
     if let Some(entry) = entry {
         attempt.land(Landing::Verdict);

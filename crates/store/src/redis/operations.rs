@@ -33,6 +33,13 @@ pub(super) enum LeaseAnswer {
     Elsewhere(Token),
 }
 
+/// What is found when one asks.
+enum Found {
+    Answer(Option<Arc<Entry>>, Fence, LeaseAnswer),
+    /// An entry that this process cannot use: damaged, or from the future by its clock. With it comes no lease.
+    Unusable(Fence),
+}
+
 pub(super) fn corrupt(what: &str) -> StoreError {
     StoreErrorKind::Corrupt.error(format!("the refusal store answered something else: {what}"))
 }
@@ -76,6 +83,25 @@ impl Shared {
         token: Option<&Token>,
     ) -> Result<(Option<Arc<Entry>>, Fence, LeaseAnswer), StoreError> {
         self.check_open()?;
+        let found = self.ask(key, token, false).await?;
+        match (found, token) {
+            (Found::Unusable(fence), None) => Ok((None, fence, LeaseAnswer::None)),
+            // what nobody can use is no reason for all to go at once
+            (Found::Unusable(fence), Some(_)) => match self.ask(key, token, true).await? {
+                Found::Unusable(_) => Ok((None, fence, LeaseAnswer::None)),
+                Found::Answer(entry, fence, lease) => Ok((entry, fence, lease)),
+            },
+            (Found::Answer(entry, fence, lease), _) => Ok((entry, fence, lease)),
+        }
+    }
+
+    /// Asks once; with `past_entry` as if there were no entry.
+    async fn ask(
+        &self,
+        key: &Fingerprint,
+        token: Option<&Token>,
+        past_entry: bool,
+    ) -> Result<Found, StoreError> {
         let mark = self.near.mark();
         let keys = &self.keys;
         let mut call = self.scripts.look.key(keys.entry(key));
@@ -87,12 +113,13 @@ impl Shared {
             .arg(ENTRY_SCHEMA)
             .arg(token.map_or("", String::as_str))
             .arg(millis(leases::LIFE))
-            .arg(key.as_bytes());
+            .arg(key.as_bytes())
+            .arg(u8::from(past_entry));
         let answer: Vec<Vec<u8>> = self.link.call(&call, self.options.read).await?;
         let epoch = answer.get(1).and_then(|epoch| number(epoch)).ok_or_else(|| corrupt("no epoch"))?;
         self.seen.fetch_max(epoch, Ordering::Relaxed);
         let fence = Fence(epoch);
-        let none = |lease| Ok((None, fence, lease));
+        let none = |lease| Ok(Found::Answer(None, fence, lease));
         match (answer[0].as_slice(), &answer[2..]) {
             (b"none", _) => none(LeaseAnswer::None),
             (b"lease", _) => none(LeaseAnswer::Held),
@@ -109,12 +136,12 @@ impl Shared {
                     Ok(entry) if entry.fingerprint == *key && is_servable(&entry, self.now()) => {
                         let entry = Arc::new(entry);
                         self.near.put(&entry, number(replays).unwrap_or(0), mark);
-                        Ok((Some(entry), fence, LeaseAnswer::None))
+                        Ok(Found::Answer(Some(entry), fence, LeaseAnswer::None))
                     }
-                    Ok(_) => none(LeaseAnswer::None),
+                    Ok(_) => Ok(Found::Unusable(fence)),
                     Err(value::Malformed) => {
                         tracing::error!(fingerprint = %key, "a stored entry is damaged and not used: the next refusal is recorded in its place");
-                        none(LeaseAnswer::None)
+                        Ok(Found::Unusable(fence))
                     }
                 }
             }

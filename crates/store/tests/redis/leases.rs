@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nevertwice_store::redis::{HeldLease, RemoteAttempt, RemoteLanding};
+use nevertwice_domain::clock::{ManualClock, Millis};
+use nevertwice_store::redis::{HeldLease, RedisStore, RemoteAttempt, RemoteLanding};
 use nevertwice_store::suite::samples;
 use nevertwice_store::{Lease, RefusalStore};
 use nevertwice_testkit::Redis;
@@ -31,7 +32,7 @@ fn lease_key(n: u64) -> String {
 }
 
 /// What those who wait are told, once it is more than that it is time to look for oneself.
-async fn landed(store: &nevertwice_store::redis::RedisStore, n: u64) -> (RemoteLanding, Duration) {
+async fn landed(store: &RedisStore, n: u64) -> (RemoteLanding, Duration) {
     let began = Instant::now();
     (elsewhere(look(store, n).await).landed().await, began.elapsed())
 }
@@ -174,4 +175,25 @@ async fn a_stranger_at_the_key_of_a_lease_blocks_nobody() {
     assert!(knows(&b, 1).await);
     server.ask(&["hset", &lease_key(2), "not", "a lease"]);
     assert_eq!(a.accept(&samples::fingerprint(2), &samples::upstream("ocr")).await.ok(), Some(false));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_entry_that_nobody_can_use_does_not_send_all_of_them_up() {
+    let server = Redis::start();
+    let (a, b) = pair(server.addr()).await;
+    // by the clock of one that is a day ahead
+    let ahead = Arc::new(ManualClock::at(Millis(1_700_086_400_000)));
+    let ahead = RedisStore::start(options(server.addr(), PREFIX), ahead).await;
+    must_record(&ahead, 1).await;
+    must_record(&ahead, 2).await;
+    server.ask(&["HSET", &format!("{{{PREFIX}}}:e:{}", samples::fingerprint(2)), "b", "another body"]);
+    for n in [1, 2] {
+        assert!(!knows(&a, n).await && !knows(&b, n).await);
+        let _lease = held(look(&a, n).await);
+        let Lease::Elsewhere(elsewhere) = look(&b, n).await else { panic!("{n}: two attempts") };
+        // what comes of it takes the place of what was there
+        must_record(&a, n).await;
+        assert_eq!(elsewhere.landed().await, RemoteLanding::LookAgain);
+        assert!(knows(&b, n).await);
+    }
 }
