@@ -10,16 +10,14 @@
 #![expect(clippy::print_stdout, reason = "a program that prints a table")]
 #![expect(clippy::unwrap_used, reason = "what fails here should stop it")]
 
-mod rig;
-
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nevertwice_testkit::rig::{connect, head, read_200, upstream};
 use nevertwice_testkit::{Gateway, Part, multipart, random_document};
-use rig::{connect, head, read_200, upstream};
 
 const UPLOADS: usize = 20;
 const MIB: usize = 1 << 20;

@@ -9,14 +9,12 @@
 #![expect(clippy::print_stdout, reason = "a program that prints a table")]
 #![expect(clippy::unwrap_used, reason = "what fails here should stop it")]
 
-mod rig;
-
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use nevertwice_testkit::rig::{connect, head, read_200, upstream};
 use nevertwice_testkit::{Chaos, Fault, Gateway, Redis};
-use rig::{connect, head, read_200, upstream};
 
 const REQUESTS: usize = 200;
 const DOCUMENT: usize = 1024;

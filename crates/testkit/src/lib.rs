@@ -10,6 +10,7 @@ pub mod client;
 pub mod documents;
 pub mod gateway;
 pub mod redis;
+pub mod rig;
 pub mod tls;
 pub mod upstream;
 mod wire;

@@ -1,4 +1,6 @@
-//! What the measurements share: an upstream and a client on plain threads, which take little of the machine themselves.
+//! What the measurements share: an upstream and a client on plain threads, which take little of the machine themselves. Whatever
+//! fails here stops the measurement.
+#![expect(clippy::unwrap_used, reason = "what fails here should stop it")]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,8 +10,11 @@ use std::time::Duration;
 /// Nothing here waits longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// An upstream that answers 200 after a while, and reads at its own pace.
-pub(crate) fn upstream(takes: Duration, pace: Option<(usize, Duration)>) -> SocketAddr {
+/// An upstream that answers 200 after a while, and reads at its own pace: so many bytes at most, then a pause.
+///
+/// # Panics
+/// When there is no port for it.
+pub fn upstream(takes: Duration, pace: Option<(usize, Duration)>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -58,7 +63,10 @@ fn content_length(head: &[u8]) -> usize {
 }
 
 /// A connection that waits for nothing without an end.
-pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
+///
+/// # Panics
+/// When it cannot be made.
+pub fn connect(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(addr).unwrap();
     stream.set_nodelay(true).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -67,15 +75,18 @@ pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
 }
 
 /// The head of a request with this body.
-pub(crate) fn head(path: &str, content_type: &str, length: usize) -> String {
+pub fn head(path: &str, content_type: &str, length: usize) -> String {
     format!(
         "POST {path} HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer tok-1\r\nContent-Type: {content_type}\r\n\
          Content-Length: {length}\r\n\r\n"
     )
 }
 
-/// Reads an answer, which has to be a 200.
-pub(crate) fn read_200(stream: &mut TcpStream) {
+/// Reads an answer.
+///
+/// # Panics
+/// When it does not come, or is no 200.
+pub fn read_200(stream: &mut TcpStream) {
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
     loop {
