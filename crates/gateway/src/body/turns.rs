@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Bodies up to this length never wait.
-const LARGE: u64 = 1 << 20;
+const LARGE: u64 = 256 << 10;
 /// Uploads in work at a time for each worker: one that is digested while another waits for the disk.
 const PER_WORKER: usize = 2;
 /// A disk that hangs must not hold up the uploads that need none: after so long one goes on without a turn.
@@ -36,9 +36,9 @@ impl Turns {
         if length <= LARGE {
             return Turn { _permit: None };
         }
-        // at the back of the worker's queue, also when there are turns
-        tokio::task::yield_now().await;
         let permit = tokio::time::timeout(self.patience, self.permits.acquire()).await;
+        // after the turn and not before it: only those that have one stand in the worker's queue, at its back
+        tokio::task::yield_now().await;
         Turn { _permit: permit.ok().and_then(Result::ok) }
     }
 }
