@@ -62,6 +62,7 @@ bounds! {
     STREAM_MAX_MS "upstreams[].stream_max_ms" 1, 7 * DAY_MS, None;
     UPSTREAM_TTL_S "upstreams[].negative_cache.ttl_s" 1, LONG_S, None;
     STATUS_TTL_S "upstreams[].negative_cache.status_ttl_s{}" 1, LONG_S, None;
+    SHORT_TTL_S "upstreams[].negative_cache.short_ttl_s" 1, LONG_S, Some(1800);
     FIRST_S "upstreams[].negative_cache.ttl_ladder.first_s" 1, LONG_S, Some(300);
     FACTOR "upstreams[].negative_cache.ttl_ladder.factor" 1, 1000, Some(4);
     CONFIRMATIONS "upstreams[].negative_cache.confirmations" 1, 1000, Some(1);

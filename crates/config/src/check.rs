@@ -11,6 +11,7 @@ mod identity;
 mod listen;
 mod memory;
 mod path;
+mod profiles;
 mod redis_url;
 mod settings;
 mod store;
@@ -21,6 +22,7 @@ pub use listen::{DEFAULT_ADMIN, DEFAULT_LISTEN};
 use crate::bounds::{self, Bound};
 use crate::checked::Checked;
 use crate::problem::{Findings, Place};
+use crate::profiles::Catalog;
 use crate::raw::Config;
 use crate::raw::read::{At, Whole};
 use crate::secret::SecretSource;
@@ -31,6 +33,8 @@ pub(crate) struct Context<'a> {
     pub(crate) base: &'a Path,
     pub(crate) secrets: &'a dyn SecretSource,
     pub(crate) found: &'a mut Findings,
+    /// The profiles there are.
+    pub(crate) profiles: Catalog,
     /// Every path of every upstream is guarded, as `serve --upstream` has it.
     pub(crate) all_paths: bool,
 }
@@ -81,6 +85,7 @@ pub(crate) fn check(raw: &At<Config>, digest: String, cx: &mut Context<'_>) -> O
     let http = settings::http(config.http.as_ref(), cx);
     let drain = cx.seconds(&bounds::DRAIN_S, config.drain_s.as_ref());
     let memory = memory::memory(config.negative_cache.as_ref(), cx);
+    cx.profiles = profiles::profiles(config.profiles.as_ref(), cx);
     let upstreams = upstreams::upstreams(config, &names, memory.as_ref(), cx);
     let listen = listen.into_iter().map(|(listen, _)| listen).collect();
     let complete = upstreams.len() == names.len();

@@ -430,7 +430,15 @@ pub struct TrustDomain {
 /// The memory on one upstream.
 pub struct UpstreamMemory {
     /// The rules that tell a verdict.
-    pub profile: &'static dyn Profile,
+    pub profile: Arc<Profile>,
+    /// The longest life of verdicts that a rule calls short.
+    pub short_ttl: Duration,
+    /// Whether verdicts that depend on parameters are remembered too.
+    pub remember_keyed: bool,
+    /// Whether the upstream's own word on a refusal counts.
+    pub trust_refusal_class: bool,
+    /// The tier of the account at the upstream; part of the key.
+    pub tier: String,
     /// Answer or watch.
     pub mode: Mode,
     /// Whose refusals count.

@@ -19,6 +19,7 @@ mod check;
 pub mod checked;
 mod load;
 pub mod problem;
+pub mod profiles;
 mod raw;
 pub mod schema;
 pub mod secret;
@@ -27,6 +28,7 @@ mod tree;
 use check::Context;
 use checked::Checked;
 use problem::{Findings, Place, Problem, Problems};
+use profiles::Catalog;
 use raw::read::{At, OneOrMany};
 use secret::SecretSource;
 
@@ -46,25 +48,35 @@ pub struct Loaded {
 /// # Errors
 /// All problems of the file, or the one that it cannot be read.
 pub fn read(path: &Path, secrets: &dyn SecretSource) -> Result<Loaded, Problems> {
+    let text = text_of(path)?;
+    let origin = path.display().to_string();
+    load_and_check(&text, &origin, path.parent().unwrap_or(Path::new("")), secrets)
+}
+
+/// The text of a file, if it is a regular one of a bearable length.
+fn text_of(path: &Path) -> Result<String, Problems> {
     let origin = path.display().to_string();
     let unreadable = |cause: String, cure: &str| Problems::whole(&origin, cause, cure);
+    let io = |error: std::io::Error| {
+        let cause = format!("the file cannot be read: {}", error.kind());
+        unreadable(cause, "check the path and the rights of the file")
+    };
+    // opening a pipe would wait for whoever writes into it
+    if !std::fs::metadata(path).map_err(io)?.is_file() {
+        return Err(unreadable("this is not a regular file".to_owned(), "name a file"));
+    }
     let mut bytes = Vec::new();
     let limit = load::TEXT_MAX_BYTES as u64 + 1;
-    std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)).map_err(|error| {
-        unreadable(
-            format!("the file cannot be read: {}", error.kind()),
-            "check the path and the rights of the file",
-        )
-    })?;
+    std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)).map_err(io)?;
     if bytes.len() > load::TEXT_MAX_BYTES {
         let cause = format!("the file has more than {} bytes", load::TEXT_MAX_BYTES);
         return Err(unreadable(cause, "is this the right file?"));
     }
-    let text = std::str::from_utf8(&bytes).map_err(|error| {
-        let line = bytes.iter().take(error.valid_up_to()).filter(|b| **b == b'\n').count() + 1;
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let line = error.as_bytes().iter().take(valid).filter(|b| **b == b'\n').count() + 1;
         unreadable(format!("line {line} is not UTF-8"), "save the file as UTF-8")
-    })?;
-    load_and_check(text, &origin, path.parent().unwrap_or(Path::new("")), secrets)
+    })
 }
 
 /// Checks a configuration text. `origin` is named in messages; paths are relative to its folder.
@@ -83,7 +95,7 @@ fn load_and_check(
 ) -> Result<Loaded, Problems> {
     let mut found = Findings::default();
     let checked = load::load(text, &mut found).and_then(|raw| {
-        check::check(&raw, digest(text), &mut Context { base, secrets, found: &mut found, all_paths: false })
+        check::check(&raw, digest(text), &mut Context { base, secrets, found: &mut found, profiles: Catalog::default(), all_paths: false })
     });
     finish(checked, found, origin)
 }
@@ -129,7 +141,7 @@ pub fn for_upstream(url: &str, listen: SocketAddr, audit: Option<&Path>) -> Resu
     let raw = At { value: config, place: Place::default() };
     let digest = digest(&format!("--upstream {url} --listen {listen}"));
     let mut cx =
-        Context { base: Path::new(""), secrets: &secret::Process, found: &mut found, all_paths: true };
+        Context { base: Path::new(""), secrets: &secret::Process, found: &mut found, profiles: Catalog::default(), all_paths: true };
     let checked = check::check(&raw, digest, &mut cx);
     finish(checked, found, "command line").map(|loaded| loaded.checked)
 }

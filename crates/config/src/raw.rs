@@ -77,6 +77,8 @@ macro_rules! words {
     };
 }
 
+pub(crate) mod profile;
+
 block! {
     /// The configuration of a Nevertwice gateway. All files and folders that are named in it are relative to the folder of the configuration file.
     Config {
@@ -102,6 +104,8 @@ block! {
         drain_s: Whole,
         /// The refusal memory. Without this block, or with `enabled: false`, it does not exist.
         negative_cache: NegativeCache,
+        /// Files with profiles of one's own (`profiles/README.md` has the format). One with the name of a profile of this program takes its place. Default none.
+        profiles: Vec<At<PathBuf>>,
         /// The services that the gateway calls; at least one. Required.
         upstreams: Vec<At<Upstream>>,
     } later [public_base_url, trusted_hops]
@@ -393,9 +397,9 @@ words! {
 block! {
     /// The memory on one upstream.
     UpstreamCache {
-        /// Whether this upstream has the memory. Default `true` for `sync-facade`.
+        /// Whether this upstream has the memory. Default `true` for `sync-facade`, and for `openai` with a `profile`.
         enabled: bool,
-        /// The rules that tell a verdict on the document from other refusals. `status`: every status in `statuses`. Default `status`.
+        /// The rules that tell a verdict on the document from other refusals. `status`: every status in `statuses`. Any other: what the rules of the profile know, and nothing else. Default `status` for `sync-facade`; with `openai` the memory is on only where a profile is named.
         profile: String,
         /// Whether the memory answers or only watches. Default `enforce`.
         mode: Mode,
@@ -417,6 +421,14 @@ block! {
         status_ttl_s: ByStatus,
         /// Lives that begin short and climb with every fresh refusal, up to `ttl_s`. Without this block every life is `ttl_s`.
         ttl_ladder: Ladder,
+        /// The longest life of entries that a rule of the profile calls short, in seconds.
+        short_ttl_s: Whole,
+        /// Whether verdicts that depend on parameters are remembered too, where the key holds all that they depend on. Default `false`.
+        remember_keyed: bool,
+        /// Whether the upstream's own word on a refusal counts: the header `X-Refusal-Class` with `content`, or with `request`, `transient` and so on for what is no verdict. Default `false`.
+        trust_refusal_class: bool,
+        /// The tier of the account at the upstream: part of the key, so that a bigger plan leaves old entries behind. A text or a number. Default empty.
+        tier: Generation,
         /// How many refusals with the same status and rule it takes before anything is remembered.
         confirmations: Whole,
         /// How long a request may wait for the outcome of another attempt at the same document, in milliseconds; 0 switches waiting off.
@@ -427,7 +439,7 @@ block! {
         honor_cache_control: bool,
         /// Stops recording when an upstream suddenly refuses nearly everything.
         mass_refusal_guard: Guard,
-    } later [short_ttl_s, trust_refusal_class, loop_breaker]
+    } later [loop_breaker]
 }
 
 block! {

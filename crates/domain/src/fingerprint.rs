@@ -143,7 +143,7 @@ pub struct KeyInput<'a> {
     pub scope: &'a str,
     /// The upstream's name.
     pub upstream: &'a str,
-    /// Its identity: base URLs and a keyed digest of the credential (see [`upstream_identity`]).
+    /// Its identity: base URLs and a keyed digest of the credential (see [`UpstreamIdentity`]).
     pub identity: &'a [u8],
     /// The operator's generation.
     pub generation: &'a str,
@@ -187,27 +187,44 @@ impl fmt::Debug for DeploymentKey {
     }
 }
 
-/// What an upstream is, beside its name: its base URLs in configured order, and a keyed digest of its credential, so that a
-/// rotated key or a bigger plan leaves the old entries behind. The credential itself cannot be read back.
-#[must_use]
-pub fn upstream_identity(
-    key: &DeploymentKey,
-    base_urls: &[String],
-    credential: Option<(&str, &[u8])>,
-) -> Vec<u8> {
-    let mut out = Vec::new();
-    for url in base_urls {
-        put(&mut out, TAG_URL, url.as_bytes());
+/// What an upstream is, beside its name: whatever of it a refusal may depend on. Another key, a bigger plan, other rules: each leaves
+/// the old entries behind.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UpstreamIdentity<'a> {
+    /// Its base URLs, in configured order.
+    pub base_urls: &'a [String],
+    /// The gateway's credential for it: header and value. It cannot be read back.
+    pub credential: Option<(&'a str, &'a [u8])>,
+    /// The tier of the account; empty = not told.
+    pub tier: &'a str,
+    /// The revision of the profile's rules, where there are rules.
+    pub profile: Option<&'a [u8; 32]>,
+}
+
+impl UpstreamIdentity<'_> {
+    /// As one component of the key, with a keyed digest in the credential's place.
+    #[must_use]
+    pub fn encode(&self, key: &DeploymentKey) -> Vec<u8> {
+        let mut out = Vec::new();
+        for url in self.base_urls {
+            put(&mut out, TAG_URL, url.as_bytes());
+        }
+        if let Some((header, value)) = self.credential {
+            let mut hasher = key.hasher();
+            let mut text = Vec::new();
+            put(&mut text, TAG_FIELD_NAME, header.as_bytes());
+            put(&mut text, TAG_FIELD_VALUE, value);
+            hasher.update(b"nevertwice credential 1\0").update(&text);
+            put(&mut out, TAG_CREDENTIAL, hasher.finalize().as_bytes());
+        }
+        if !self.tier.is_empty() {
+            put(&mut out, TAG_TIER, self.tier.as_bytes());
+        }
+        if let Some(revision) = self.profile {
+            put(&mut out, TAG_PROFILE, revision);
+        }
+        out
     }
-    if let Some((header, value)) = credential {
-        let mut hasher = key.hasher();
-        let mut text = Vec::new();
-        put(&mut text, TAG_FIELD_NAME, header.as_bytes());
-        put(&mut text, TAG_FIELD_VALUE, value);
-        hasher.update(b"nevertwice credential 1\0").update(&text);
-        put(&mut out, TAG_CREDENTIAL, hasher.finalize().as_bytes());
-    }
-    out
 }
 
 const TAG_SCOPE: u8 = 1;
@@ -223,6 +240,8 @@ const TAG_BODY_RAW: u8 = 10;
 const TAG_BODY_FORM: u8 = 11;
 const TAG_URL: u8 = 12;
 const TAG_CREDENTIAL: u8 = 13;
+const TAG_TIER: u8 = 14;
+const TAG_PROFILE: u8 = 15;
 
 fn put(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
     out.push(tag);
@@ -332,7 +351,7 @@ pub struct KeyBase {
     pub scope: Arc<str>,
     /// The upstream.
     pub upstream: UpstreamName,
-    /// See [`upstream_identity`].
+    /// See [`UpstreamIdentity`].
     pub identity: Vec<u8>,
     /// The operator's generation.
     pub generation: String,
@@ -399,12 +418,27 @@ mod tests {
     }
 
     #[test]
-    fn identity_tells_credentials_apart_without_showing_them() {
-        let urls = vec!["http://a".to_owned()];
-        let one = upstream_identity(&DeploymentKey::NONE, &urls, Some(("authorization", b"Bearer one")));
-        let two = upstream_identity(&DeploymentKey::NONE, &urls, Some(("authorization", b"Bearer two")));
-        assert_ne!(one, two);
-        assert!(!one.windows(3).any(|w| w == b"one"));
+    fn whatever_a_refusal_depends_on_makes_another_identity() {
+        let (urls, others) = (vec!["http://a".to_owned()], vec!["http://b".to_owned()]);
+        let plain = UpstreamIdentity { base_urls: &urls, ..UpstreamIdentity::default() };
+        let all = [
+            plain,
+            UpstreamIdentity { base_urls: &others, ..plain },
+            UpstreamIdentity { credential: Some(("authorization", b"Bearer one")), ..plain },
+            UpstreamIdentity { credential: Some(("authorization", b"Bearer two")), ..plain },
+            UpstreamIdentity { credential: Some(("x-key", b"Bearer two")), ..plain },
+            UpstreamIdentity { tier: "F0", ..plain },
+            UpstreamIdentity { tier: "S0", ..plain },
+            UpstreamIdentity { profile: Some(&[1; 32]), ..plain },
+            UpstreamIdentity { profile: Some(&[2; 32]), ..plain },
+        ]
+        .map(|identity| identity.encode(&DeploymentKey::NONE));
+        for (i, one) in all.iter().enumerate() {
+            assert!(all[i + 1..].iter().all(|other| other != one), "{i}");
+            assert!(!one.windows(3).any(|w| w == b"one"));
+        }
+        // the plain one is that of older versions, so that they share their entries
+        assert_eq!(all[0], [&[TAG_URL, 8, 0, 0, 0, 0, 0, 0, 0][..], b"http://a"].concat());
     }
 
     prop_compose! {

@@ -1,10 +1,26 @@
-//! Profiles decide which refusals are verdicts on the document. The checks that hold for every upstream come first, in the
-//! order of [`judge`]; then the profile speaks. One profile exists so far, [`StatusProfile`]; profiles by error code are
-//! further implementations of [`Profile`].
+//! Profiles decide which refusals are verdicts on the document.
+//!
+//! The checks that hold for every upstream come first ([`may_be_verdict`]); then the profile of the upstream speaks: by
+//! status alone, or by rules that are data ([`Rule`]). Pure, and bounded in time and memory by the length of the answer.
+
+mod body;
+mod judge;
+mod pointer;
+mod request;
+mod rule;
+
+use std::sync::Arc;
 
 use http::HeaderMap;
 
 use crate::status::{RefusalStatus, StatusSet};
+
+pub use judge::{Explanation, Rules, Terms};
+pub use pointer::{NotAPointer, Pointer};
+pub use request::{Phase, Reference, ReferenceSearch, RequestFacts};
+pub use rule::{
+    Class, Condition, Confidence, Dependency, Needle, Remember, Rule, RuleStatus, Source, Test, Wanted,
+};
 
 /// An upstream's complete answer, as far as a judgement may look at it.
 #[derive(Clone, Copy, Debug)]
@@ -17,22 +33,24 @@ pub struct Answer<'a> {
     pub body: &'a [u8],
 }
 
-/// A refusal judged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An answer judged.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judgement {
     /// A verdict on the document.
     Verdict(Verdict),
+    /// A 200 that is no failed operation.
+    Accepted,
     /// Not a verdict, for this reason.
     Not(NotRecorded),
 }
 
 /// Why a refusal counts as permanent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The status, proven to be off the rail.
-    pub status: RefusalStatus,
     /// The rule of the profile that matched.
-    pub rule: &'static str,
+    pub rule: Arc<str>,
+    /// It is remembered for a short time only.
+    pub short: bool,
     /// What an operator should know about it.
     pub doubt: Option<Doubt>,
 }
@@ -90,6 +108,16 @@ labelled! {
         Incomplete "incomplete",
         /// The profile does not know this refusal.
         Unclassified "unclassified",
+        /// A rule of the profile, or the upstream itself, says that it is no verdict.
+        Rule "rule",
+        /// The request names its input by reference.
+        Reference "reference",
+        /// Something between the gateway and the service wrote it.
+        Intermediary "intermediary",
+        /// It depends on more than the key holds.
+        Keyed "keyed",
+        /// The body cannot be decoded.
+        Undecodable "undecodable",
         /// Too few refusals yet.
         Unconfirmed "unconfirmed",
         /// The mass-refusal guard is on.
@@ -103,49 +131,65 @@ labelled! {
     }
 }
 
-/// Tells verdicts from other refusals of one kind of upstream. Pure and table-tested.
-pub trait Profile: Send + Sync {
-    /// The name in the configuration.
-    fn name(&self) -> &'static str;
-
-    /// Judges a refusal that passed the checks which hold for every upstream.
-    fn judge(&self, status: RefusalStatus, answer: &Answer<'_>) -> Judgement;
-}
-
-/// `profile: status`: every allowed status that passed the checks before is a verdict. The default of document facades.
+/// Tells verdicts from other refusals of one kind of upstream.
 #[derive(Debug)]
-pub struct StatusProfile;
-
-impl Profile for StatusProfile {
-    fn name(&self) -> &'static str {
-        "status"
-    }
-
-    fn judge(&self, status: RefusalStatus, answer: &Answer<'_>) -> Judgement {
-        let html = answer.headers.get(http::header::CONTENT_TYPE).is_some_and(|v| {
-            let value = v.as_bytes();
-            value.len() >= 9 && value[..9].eq_ignore_ascii_case(b"text/html")
-        });
-        let doubt = match (answer.body.is_empty(), html) {
-            (true, _) => Some(Doubt::Empty),
-            (false, true) => Some(Doubt::Html),
-            (false, false) => None,
-        };
-        Judgement::Verdict(Verdict { status, rule: "status", doubt })
-    }
+pub struct Profile {
+    name: Arc<str>,
+    rules: Option<Box<Rules>>,
 }
 
-/// The profile of this name.
-#[must_use]
-pub fn named(name: &str) -> Option<&'static dyn Profile> {
-    match name {
-        "status" => Some(&StatusProfile),
-        _ => None,
+impl Profile {
+    /// The name of the profile without rules.
+    pub const STATUS: &'static str = "status";
+
+    /// `profile: status`: every allowed status that passed the checks before is a verdict. The default of document facades.
+    #[must_use]
+    pub fn status() -> Self {
+        Self { name: Self::STATUS.into(), rules: None }
+    }
+
+    /// A profile with rules.
+    #[must_use]
+    pub fn new(name: &str, rules: Rules) -> Self {
+        Self { name: name.into(), rules: Some(Box::new(rules)) }
+    }
+
+    /// The name in the configuration.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its rules; `None` = it judges by status alone.
+    #[must_use]
+    pub fn rules(&self) -> Option<&Rules> {
+        self.rules.as_deref()
+    }
+
+    /// Whether it knows a 200 that is a failed operation.
+    #[must_use]
+    pub fn judges_200(&self) -> bool {
+        self.rules().is_some_and(|rules| !rules.failures.is_empty())
+    }
+
+    /// The keys that name a request's input instead of carrying it.
+    #[must_use]
+    pub fn references(&self) -> &[Box<str>] {
+        self.rules().map_or(&[], |rules| &rules.references)
+    }
+
+    /// Where its error codes are, most exact first.
+    #[must_use]
+    pub fn codes(&self) -> &[Pointer] {
+        self.rules().map_or(&[], |rules| &rules.codes)
+    }
+
+    /// What of it is part of the key. `None` where there are no rules that could change.
+    #[must_use]
+    pub fn revision(&self) -> Option<&[u8; 32]> {
+        self.rules().map(|rules| &rules.revision)
     }
 }
-
-/// Names of all profiles.
-pub const NAMES: &[&str] = &["status"];
 
 /// Whether an answer with this head can become a verdict at all; asked before its body is read. `None` = its status is not
 /// one that the operator opted in to, which needs no counting.
@@ -220,13 +264,16 @@ mod tests {
 
     #[test]
     fn odd_answers_are_verdicts_of_the_status_profile_with_a_doubt() {
-        let status = RefusalStatus::new(413).unwrap_or_else(|e| unreachable!("{e}"));
         let mut headers = HeaderMap::new();
         headers.insert("content-type", HeaderValue::from_static("Text/HTML; charset=utf-8"));
         let answer = |body| Answer { status: StatusCode::PAYLOAD_TOO_LARGE, headers: &headers, body };
-        let doubt = |body| match StatusProfile.judge(status, &answer(body)) {
+        let doubt = |body| match Profile::status().judge(
+            &RequestFacts::default(),
+            &answer(body),
+            &Terms::default(),
+        ) {
             Judgement::Verdict(v) => v.doubt,
-            Judgement::Not(_) => unreachable!(),
+            _ => unreachable!(),
         };
         assert_eq!(doubt(b"<html>"), Some(Doubt::Html));
         assert_eq!(doubt(b""), Some(Doubt::Empty));

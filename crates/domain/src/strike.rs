@@ -86,6 +86,13 @@ impl LifePolicy {
         self
     }
 
+    /// No verdict lives longer than this, in milliseconds. It can only shorten.
+    #[must_use]
+    pub fn capped(mut self, ttl_ms: u64) -> Self {
+        self.longest_ms = self.longest_ms.min(ttl_ms);
+        self
+    }
+
     /// The longest life of a verdict with this status, in milliseconds.
     #[must_use]
     pub fn ttl_ms(&self, status: RefusalStatus) -> u64 {

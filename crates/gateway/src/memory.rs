@@ -17,8 +17,9 @@ use nevertwice_domain::clock::{Clock, Millis};
 use nevertwice_domain::entry::{Candidate, Entry, Expected, Selector};
 use nevertwice_domain::fingerprint::{DeploymentKey, DocumentDigest, Fingerprint};
 use nevertwice_domain::guard::{GuardStep, MassRefusalGuard};
-use nevertwice_domain::profile::NotRecorded;
+use nevertwice_domain::profile::{Dependency, NotRecorded, Terms};
 use nevertwice_domain::status::StatusSet;
+use nevertwice_domain::strike::LifePolicy;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use nevertwice_store::{Fence, Lease, News, Recorded, RefusalStore, StoreError};
 use quick_cache::sync::Cache;
@@ -61,6 +62,8 @@ pub(crate) struct Guarded {
 /// The memory's side of one upstream.
 pub(crate) struct UpstreamGuard {
     pub(crate) rules: UpstreamMemory,
+    /// What its key holds beside the bytes of the request.
+    key_holds: Vec<Dependency>,
     mass_refusal: Lock<MassRefusalGuard>,
     /// What was recorded in these times is not used: from the window before the mass-refusal guard tripped until it recovered.
     distrusted: Lock<VecDeque<(Millis, Millis)>>,
@@ -68,7 +71,16 @@ pub(crate) struct UpstreamGuard {
 
 impl UpstreamGuard {
     pub(crate) fn new(rules: UpstreamMemory) -> Self {
-        Self { rules, mass_refusal: Lock::default(), distrusted: Lock::default() }
+        let key_holds = crate::upstream::key_holds(&rules);
+        Self { rules, key_holds, mass_refusal: Lock::default(), distrusted: Lock::default() }
+    }
+
+    /// The terms on which refusals are judged here.
+    pub(crate) fn terms(&self) -> Terms<'_> {
+        Terms {
+            trust_refusal_class: self.rules.trust_refusal_class,
+            keyed: self.rules.remember_keyed.then_some(&self.key_holds),
+        }
     }
 
     /// Since when the mass-refusal guard is on.
@@ -306,6 +318,7 @@ impl Memory {
     pub(crate) async fn record(
         &self,
         entry: Entry,
+        life: LifePolicy,
         attempt: &Attempt,
         fence: Option<Fence>,
         guard: &UpstreamGuard,
@@ -321,7 +334,7 @@ impl Memory {
         }
         let fence = fence.ok_or(NotRecorded::Store)?;
         let _recording = attempt.record().ok_or(NotRecorded::Fenced)?;
-        let candidate = Candidate { entry, life: guard.rules.life.clone(), max_entries: self.max_entries };
+        let candidate = Candidate { entry, life, max_entries: self.max_entries };
         let mut unwatched = Unwatched { memory: self, key: Some(key) };
         let recorded = timeout_at(deadline.into(), self.store.record(candidate, fence)).await;
         if recorded.is_ok() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nevertwice_config::checked::Mode;
+use nevertwice_config::checked::{Adapter, Mode};
 use nevertwice_domain::clock::Millis;
 use nevertwice_domain::tenant::UpstreamName;
 use nevertwice_store::{News, RefusalStore};
@@ -94,7 +94,7 @@ pub struct RouteCoverage {
     /// `enforce` or `observe`.
     pub mode: Option<&'static str>,
     /// The profile that judges.
-    pub profile: Option<&'static str>,
+    pub profile: Option<String>,
 }
 
 impl Gateway {
@@ -214,10 +214,14 @@ fn routes(upstream: &Upstream, enabled: bool) -> Vec<RouteCoverage> {
             guarded,
             reason: reason.to_owned(),
             mode: guard.map(|g| if g.rules.mode == Mode::Enforce { "enforce" } else { "observe" }),
-            profile: guard.map(|g| g.rules.profile.name()),
+            profile: guard.and_then(|_| upstream.profile()).map(|profile| profile.name().to_owned()),
         }
     };
     let on = upstream.guard.is_some();
+    let (listed, others) = match config.adapter {
+        Adapter::SyncFacade => ("listed in sync_paths", "not listed in sync_paths: passes through"),
+        Adapter::OpenAi => ("carries input to a model", "carries no input to a model: passes through"),
+    };
     let off = if enabled { "the memory is off on this upstream" } else { "the memory is off" };
     let mut all = Vec::new();
     if config.all_paths {
@@ -226,10 +230,10 @@ fn routes(upstream: &Upstream, enabled: bool) -> Vec<RouteCoverage> {
     }
     for path in &config.sync_paths {
         let path = format!("{}{path}", config.mount);
-        all.push(route(path, "POST PUT PATCH", on, if on { "listed in sync_paths" } else { off }));
+        all.push(route(path, "POST PUT PATCH", on, if on { listed } else { off }));
     }
     if !config.all_paths && !config.strict_paths {
-        let reason = if on { "not listed in sync_paths: passes through" } else { off };
+        let reason = if on { others } else { off };
         all.push(route(format!("{}/*", config.mount), "any", false, reason));
     }
     if !config.strict_paths || !config.sync_paths.is_empty() {

@@ -7,8 +7,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue};
-use nevertwice_config::checked::{ScopeRule, Upstream as UpstreamConfig};
-use nevertwice_domain::fingerprint::{DeploymentKey, KeyBase, upstream_identity};
+use nevertwice_config::checked::{ScopeRule, Upstream as UpstreamConfig, UpstreamMemory};
+use arc_swap::ArcSwap;
+use nevertwice_domain::fingerprint::{DeploymentKey, KeyBase, UpstreamIdentity};
+use nevertwice_domain::profile::{Dependency, Profile};
 use nevertwice_domain::tenant::{Scope, TenantId, UpstreamName};
 use secrecy::ExposeSecret;
 
@@ -26,11 +28,28 @@ pub struct Upstream {
     pub(crate) credential: Option<(HeaderName, HeaderValue)>,
     /// The memory's side; `None` = the memory is off here.
     pub(crate) guard: Option<UpstreamGuard>,
-    /// The unchanging part of the key, by scope of the caller.
-    key_bases: HashMap<Option<TenantId>, Arc<KeyBase>>,
-    shared_base: Option<Arc<KeyBase>>,
+    /// The rules in force, and what of the key follows from them; `None` = the memory is off here.
+    in_force: Option<ArcSwap<InForce>>,
+    tenants: Vec<TenantId>,
     /// Routes for the audit, by path.
     pub(crate) routes: Vec<Arc<str>>,
+}
+
+/// Rules that can be exchanged while requests run, and the unchanging part of the key, which they are part of.
+struct InForce {
+    profile: Arc<Profile>,
+    /// By scope of the caller.
+    key_bases: HashMap<Option<TenantId>, Arc<KeyBase>>,
+    shared_base: Option<Arc<KeyBase>>,
+}
+
+/// What guards one request, from its plan to its end.
+#[derive(Clone)]
+pub(crate) struct GuardedBy {
+    /// The unchanging part of the key.
+    pub(crate) base: Arc<KeyBase>,
+    /// The rules that the key names.
+    pub(crate) profile: Arc<Profile>,
 }
 
 impl Upstream {
@@ -51,9 +70,13 @@ impl Upstream {
             }
         };
         let guard = config.memory.take().filter(|_| memory.is_some()).map(UpstreamGuard::new);
-        let (key_bases, shared_base) = match (memory, &guard) {
-            (Some(memory), Some(guard)) => bases(&config, guard, tenants, &memory.key, credential.as_ref()),
-            _ => (HashMap::new(), None),
+        let in_force = match (memory, &guard) {
+            (Some(memory), Some(guard)) => {
+                let profile = Arc::clone(&guard.rules.profile);
+                let in_force = in_force(&config, guard, profile, tenants, &memory.key, credential.as_ref());
+                Some(ArcSwap::from_pointee(in_force))
+            }
+            _ => None,
         };
         let statuses = memory.filter(|_| guard.is_some()).map(|m| &m.statuses);
         Ok(Self {
@@ -62,8 +85,8 @@ impl Upstream {
             metrics: metrics.upstream(name.as_str(), config.pool.max_in_flight, statuses),
             credential,
             guard,
-            key_bases,
-            shared_base,
+            in_force,
+            tenants: tenants.to_vec(),
             routes: config.sync_paths.iter().map(|p| p.as_str().into()).collect(),
             config,
         })
@@ -75,59 +98,104 @@ impl Upstream {
         &self.config.name
     }
 
-    /// The unchanging part of the key for a caller; `None` when the memory is off here.
-    pub(crate) fn key_base(&self, tenant: &TenantId) -> Option<Arc<KeyBase>> {
-        match &self.shared_base {
-            Some(base) => Some(Arc::clone(base)),
-            None => match self.key_bases.get(&Some(tenant.clone())) {
-                Some(base) => Some(Arc::clone(base)),
+    /// What guards a caller's request; `None` when the memory is off here.
+    pub(crate) fn guarded_by(&self, tenant: &TenantId) -> Option<GuardedBy> {
+        let in_force = self.in_force.as_ref()?.load();
+        let base = match &in_force.shared_base {
+            Some(base) => Arc::clone(base),
+            None => match in_force.key_bases.get(&Some(tenant.clone())) {
+                Some(base) => Arc::clone(base),
                 // a tenant that is known by header alone and has an entry nowhere: a scope of its own
-                None => self.key_bases.get(&None).map(|own| {
+                None => {
+                    let own = in_force.key_bases.get(&None)?;
                     let scope = Scope::Tenant(tenant.clone()).to_string().into();
                     Arc::new(KeyBase { scope, ..KeyBase::clone(own) })
-                }),
+                }
             },
+        };
+        Some(GuardedBy { base, profile: Arc::clone(&in_force.profile) })
+    }
+
+    /// The profile in force; `None` when the memory is off here.
+    #[must_use]
+    pub fn profile(&self) -> Option<Arc<Profile>> {
+        self.in_force.as_ref().map(|in_force| Arc::clone(&in_force.load().profile))
+    }
+
+    /// Puts another profile in force, for requests that are planned from now on. Its entries have keys of their own.
+    pub(crate) fn judge_by(&self, profile: Arc<Profile>, key: &DeploymentKey) {
+        if let (Some(in_force), Some(guard)) = (&self.in_force, &self.guard) {
+            let credential = self.credential.as_ref();
+            in_force.store(Arc::new(self::in_force(
+                &self.config,
+                guard,
+                profile,
+                &self.tenants,
+                key,
+                credential,
+            )));
         }
     }
 }
 
-type Bases = (HashMap<Option<TenantId>, Arc<KeyBase>>, Option<Arc<KeyBase>>);
-
-fn bases(
+fn in_force(
     config: &UpstreamConfig,
     guard: &UpstreamGuard,
+    profile: Arc<Profile>,
     tenants: &[TenantId],
     key: &DeploymentKey,
     credential: Option<&(HeaderName, HeaderValue)>,
-) -> Bases {
+) -> InForce {
     let urls: Vec<String> = config.base_urls.iter().map(ToString::to_string).collect();
-    let identity =
-        upstream_identity(key, &urls, credential.map(|(name, value)| (name.as_str(), value.as_bytes())));
+    let identity = UpstreamIdentity {
+        base_urls: &urls,
+        credential: credential.map(|(name, value)| (name.as_str(), value.as_bytes())),
+        tier: &guard.rules.tier,
+        profile: profile.revision(),
+    };
+    let identity = identity.encode(key);
     let base = |scope: &Scope| {
         let generation = guard.rules.generation.clone();
         Arc::new(KeyBase::new(scope, config.name.clone(), identity.clone(), generation))
     };
+    if guard.rules.scope == ScopeRule::Fleet {
+        return InForce { profile, key_bases: HashMap::new(), shared_base: Some(base(&Scope::Fleet)) };
+    }
     let domain_of = |tenant: &TenantId| match &guard.rules.scope {
         ScopeRule::Domains(domains) => {
             domains.iter().find(|d| d.tenants.contains(tenant)).map(|d| Scope::Domain(Arc::clone(&d.name)))
         }
         _ => None,
     };
-    if guard.rules.scope == ScopeRule::Fleet {
-        return (HashMap::new(), Some(base(&Scope::Fleet)));
-    }
     // members of a domain may be known by the tenant header alone
     let members = match &guard.rules.scope {
         ScopeRule::Domains(domains) => domains.iter().flat_map(|d| &d.tenants).collect(),
         _ => Vec::new(),
     };
-    let mut by_tenant: HashMap<_, _> = tenants
+    let mut key_bases: HashMap<_, _> = tenants
         .iter()
         .chain(members)
         .map(|t| (Some(t.clone()), base(&domain_of(t).unwrap_or_else(|| Scope::Tenant(t.clone())))))
         .collect();
-    by_tenant.insert(None, base(&Scope::Tenant(TenantId::anonymous())));
-    (by_tenant, None)
+    key_bases.insert(None, base(&Scope::Tenant(TenantId::anonymous())));
+    InForce { profile, key_bases, shared_base: None }
+}
+
+/// What an upstream's key holds beside the bytes of the request.
+pub(crate) fn key_holds(rules: &UpstreamMemory) -> Vec<Dependency> {
+    let mut held = vec![Dependency::Body, Dependency::ContentType, Dependency::Route];
+    // a parameter that is sent and not keyed may be the one that the refusal is about
+    if rules.ignored_query.is_empty() {
+        held.extend([Dependency::Params, Dependency::ApiVersion]);
+    }
+    if !rules.tier.is_empty() {
+        held.push(Dependency::Tier);
+    }
+    // an operator's word for the state of the upstream
+    if !rules.generation.is_empty() {
+        held.extend([Dependency::ServerConfig, Dependency::Policy]);
+    }
+    held
 }
 
 /// Why an upstream, and so the gateway, cannot start.

@@ -1,10 +1,11 @@
 //! The memory on one upstream.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use nevertwice_domain::canonical::form::FileNameRule;
 use nevertwice_domain::guard::GuardPolicy;
-use nevertwice_domain::profile::{self, Profile, StatusProfile};
+use nevertwice_domain::profile::Profile;
 use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::strike::{Ladder, LifePolicy};
 use nevertwice_domain::tenant::TenantId;
@@ -15,26 +16,6 @@ use crate::checked::{Adapter, Credential, Memory, Mode, ScopeRule, TrustDomain, 
 use crate::problem::Place;
 use crate::raw::read::At;
 use crate::raw::{self, Config, near};
-
-/// Profiles that this version knows of and does not have.
-const LATER_PROFILES: [&str; 16] = [
-    "azure-di",
-    "openai",
-    "azure-openai",
-    "anthropic",
-    "gemini",
-    "textract",
-    "mistral",
-    "cohere",
-    "vllm",
-    "llamacpp",
-    "ollama",
-    "tei",
-    "tgi",
-    "paddlex",
-    "unstructured",
-    "docling",
-];
 
 const GENERATION_MAX_BYTES: usize = 256;
 
@@ -50,25 +31,31 @@ pub(super) fn memory(
     let none = At { value: raw::UpstreamCache::default(), place: block.missing("negative_cache") };
     let At { value: raw, place } = upstream.negative_cache.as_ref().unwrap_or(&none);
     let enabled = raw.enabled.as_ref().is_none_or(|e| e.value);
-    if adapter == Adapter::OpenAi {
-        let given = upstream.negative_cache.is_some();
-        let profile = raw.profile.as_ref().map(|p| &p.place);
-        if given && (profile.is_some() || enabled) {
-            let cause =
-                "chat refusals need a profile by error code, which is not supported by this version yet";
-            cx.found.error(profile.unwrap_or(place), cause, "remove `negative_cache` from this upstream");
+    let profile = profile(raw, adapter, upstream, cx);
+    // chat refuses for an empty balance with the status of a bad document: there the memory needs rules, and a word that asks for it
+    if adapter == Adapter::OpenAi && enabled && profile.rules().is_none() {
+        let told = cx.found.explains(&place.key_path("profile"));
+        if upstream.negative_cache.is_some() && !told {
+            let here = raw.profile.as_ref().map_or(place, |profile| &profile.place);
+            let cause = "chat refuses for an empty balance with the status of a bad document, so the memory needs a profile with rules";
+            let cure = "name one, as in `profile: openai`, or remove `negative_cache` from this upstream";
+            cx.found.error(here, cause, cure);
         }
         return None;
     }
     // every part is checked, whether or not the memory is on
     let checked = UpstreamMemory {
-        profile: profile(raw.profile.as_ref(), cx),
+        profile,
         mode: match raw.mode.as_ref().map(|m| m.value) {
             Some(raw::Mode::Observe) => Mode::Observe,
             Some(raw::Mode::Enforce) | None => Mode::Enforce,
         },
         scope: scope(raw, place, config, cx),
-        generation: generation(raw, cx),
+        generation: part_of_key(raw.generation.as_ref(), "generation", cx),
+        tier: part_of_key(raw.tier.as_ref(), "tier", cx),
+        short_ttl: cx.seconds(&bounds::SHORT_TTL_S, raw.short_ttl_s.as_ref()),
+        remember_keyed: raw.remember_keyed.as_ref().is_some_and(|keyed| keyed.value),
+        trust_refusal_class: raw.trust_refusal_class.as_ref().is_some_and(|trust| trust.value),
         filename: match raw.filename.as_ref().map(|f| f.value) {
             Some(raw::FileName::Neutral) => FileNameRule::Neutral,
             Some(raw::FileName::Keyed) | None => FileNameRule::Keyed,
@@ -92,6 +79,7 @@ pub(super) fn memory(
     };
     if enabled
         && !cx.all_paths
+        && adapter == Adapter::SyncFacade
         && upstream.sync_paths.is_none()
         && !cx.found.explains(&block.key_path("sync_paths"))
     {
@@ -102,26 +90,60 @@ pub(super) fn memory(
     enabled.then_some(checked)
 }
 
-fn profile(raw: Option<&At<String>>, cx: &mut Context<'_>) -> &'static dyn Profile {
-    let Some(At { value: name, place }) = raw else { return &StatusProfile };
-    if let Some(profile) = profile::named(name) {
-        return profile;
-    }
-    if LATER_PROFILES.contains(&name.as_str()) {
-        let cause = format!("the profile `{name}` is not supported by this version yet");
-        cx.found.error(place, cause, "use `profile: status`");
-    } else {
-        let known = profile::NAMES.iter().copied();
-        cx.found.error(place, "there is no profile of this name", near::cure(name, known, "profiles"));
-    }
-    &StatusProfile
+/// The profile that is named; else the one that the adapter suggests.
+fn profile(
+    raw: &raw::UpstreamCache,
+    adapter: Adapter,
+    upstream: &raw::Upstream,
+    cx: &mut Context<'_>,
+) -> Arc<Profile> {
+    let suggested = match (&raw.profile, adapter) {
+        (Some(At { value: name, place }), _) => {
+            let known = cx.profiles.get(name);
+            if known.is_none() && !cx.found.explains("profiles") {
+                cx.found.error(place, "there is no profile of this name", cx.profiles.cure(name));
+            }
+            known
+        }
+        (None, Adapter::OpenAi) if upstream.negative_cache.is_some() => {
+            suggestion(upstream).and_then(|name| cx.profiles.get(name))
+        }
+        (None, _) => None,
+    };
+    suggested.unwrap_or_else(|| Arc::new(Profile::status()))
 }
 
-fn generation(raw: &raw::UpstreamCache, cx: &mut Context<'_>) -> String {
-    let Some(At { value: raw::Generation(text), place }) = &raw.generation else { return String::new() };
+/// Hosts of services that speak the OpenAI API, and their profiles.
+const HOSTS: [(&str, &str); 7] = [
+    ("api.openai.com", "openai"),
+    (".openai.azure.com", "azure-openai"),
+    (".cognitiveservices.azure.com", "azure-openai"),
+    (".services.ai.azure.com", "azure-openai"),
+    ("openrouter.ai", "openrouter"),
+    ("api.featherless.ai", "featherless"),
+    ("generativelanguage.googleapis.com", "google-gemini"),
+];
+
+/// The profile of a chat service, by its base URL or by the name that the operator gave it.
+fn suggestion(upstream: &raw::Upstream) -> Option<&str> {
+    let urls = upstream.base_url.iter().flat_map(|urls| &urls.value.0);
+    let hosts = urls.filter_map(|url| url.value.parse::<http::Uri>().ok()?.host().map(str::to_ascii_lowercase));
+    for host in hosts {
+        let known = HOSTS.iter().find(|(end, _)| match end.strip_prefix('.') {
+            Some(_) => host.ends_with(end),
+            None => host == *end,
+        });
+        if let Some((_, name)) = known {
+            return Some(name);
+        }
+    }
+    upstream.name.as_ref().map(|name| name.value.as_str()).filter(|name| *name != Profile::STATUS)
+}
+
+fn part_of_key(raw: Option<&At<raw::Generation>>, what: &str, cx: &mut Context<'_>) -> String {
+    let Some(At { value: raw::Generation(text), place }) = raw else { return String::new() };
     if text.len() > GENERATION_MAX_BYTES || text.chars().any(char::is_control) {
-        let cause =
-            format!("a generation has at most {GENERATION_MAX_BYTES} bytes and no control characters");
+        let cause = format!("a {what} has at most {GENERATION_MAX_BYTES} bytes and no control characters");
         cx.found.error(place, cause, "use a short text or a number");
     }
     text.clone()

@@ -75,6 +75,9 @@ fn upstream_name(
     }
 }
 
+/// What the memory guards where it is on for chat: the requests that carry input (OpenAI API reference).
+const OPENAI_PATHS: [&str; 4] = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"];
+
 /// All upstreams that can be built; the others have problems.
 pub(super) fn upstreams(
     config: &Config,
@@ -102,10 +105,13 @@ fn upstream(
     let credential = raw.credential.as_ref().and_then(|c| credential(c, cx));
     // which rules hold depends on an adapter that could not be read: say nothing about them
     let adapter_known = !cx.found.explains(&place.key_path("adapter"));
-    let sync_paths = sync_paths(raw, place, adapter, adapter_known, cx);
+    let mut sync_paths = sync_paths(raw, place, adapter, adapter_known, cx);
     let memory = adapter_known
         .then(|| guarded::memory(raw, place, adapter, credential.as_ref(), config, memory, cx))
         .flatten();
+    if adapter == Adapter::OpenAi && memory.is_some() {
+        sync_paths = OPENAI_PATHS.map(str::to_owned).into();
+    }
     let pool = pool(raw.pool.as_ref(), cx);
     let tls = tls(raw.tls.as_ref(), &base_urls, cx);
     let timeout = cx.millis(&bounds::TIMEOUT_MS, raw.timeout_ms.as_ref());

@@ -30,6 +30,10 @@ const MAX_BLOCK: usize = 16 * 1024;
 /// Most parts of a form.
 const MAX_PARTS: u32 = 10_000;
 
+/// Most names of value parts that are kept, and most bytes of one.
+const MAX_VALUES: usize = 200;
+const MAX_VALUE_NAME: usize = 256;
+
 const CRLF: &[u8] = b"\r\n";
 const BLANK_LINE: &[u8] = b"\r\n\r\n";
 
@@ -61,6 +65,8 @@ pub struct Form {
     pub empty: bool,
     /// How to rewrite the body before it is sent. Always empty with [`FileNameRule::Keyed`].
     pub edits: Vec<Edit>,
+    /// The names of the parts that are no files and say anything, in order; `None` when they are too many or too long to keep.
+    pub values: Option<Vec<Vec<u8>>>,
 }
 
 /// A replacement in the body. The edits of a form are in rising order, do not overlap and count in bytes of the body as it
@@ -123,8 +129,10 @@ pub struct FormReader {
     /// Of the part that is open.
     content_at: u64,
     is_file: bool,
+    name: Vec<u8>,
     files: Vec<Range<u64>>,
     edits: Vec<Edit>,
+    values: Option<Vec<Vec<u8>>>,
 }
 
 impl FormReader {
@@ -150,8 +158,10 @@ impl FormReader {
             parts: 0,
             content_at: 0,
             is_file: false,
+            name: Vec::new(),
             files: Vec::new(),
             edits: Vec::new(),
+            values: Some(Vec::new()),
         }
     }
 
@@ -200,6 +210,7 @@ impl FormReader {
             files: self.files,
             empty,
             edits: self.edits,
+            values: self.values,
         })
     }
 
@@ -208,6 +219,7 @@ impl FormReader {
         self.held = Vec::new();
         self.files = Vec::new();
         self.edits = Vec::new();
+        self.values = None;
     }
 
     fn go(&mut self, place: Place) {
@@ -284,6 +296,10 @@ impl FormReader {
                 self.hash(content);
                 if self.is_file {
                     self.files.push(self.content_at..self.content_at + self.region_length);
+                } else if self.region_length > 0 {
+                    let name = std::mem::take(&mut self.name);
+                    self.values = self.values.take().filter(|v| v.len() < MAX_VALUES && name.len() <= MAX_VALUE_NAME);
+                    self.values.iter_mut().for_each(|values| values.push(name.clone()));
                 }
                 self.close_region(TAG_CONTENT);
             }
@@ -368,6 +384,7 @@ impl FormReader {
         let block_at = self.content_at - block.len() as u64;
         self.edits.extend(head.edits.into_iter().map(|edit| Edit { at: block_at + edit.at, ..edit }));
         self.is_file = head.is_file;
+        self.name = head.name;
         drop(head.fields);
         self.held = block;
         self.go(Place::Content);

@@ -37,6 +37,8 @@ pub(super) struct Document {
     pub(super) ranges: Vec<Range<u64>>,
     /// Whether the body was read as a form.
     pub(super) form: bool,
+    /// The names of a form's parts that are no files; `None` when they are too many to tell.
+    pub(super) values: Option<Vec<Vec<u8>>>,
 }
 
 /// Takes the body.
@@ -171,13 +173,20 @@ impl Reading {
         };
         match form {
             None if self.length == 0 => Err(empty()),
-            None => Ok(Document { body, digest: BodyDigest::Raw(digest), ranges: vec![whole], form: false }),
+            None => Ok(Document {
+                body,
+                digest: BodyDigest::Raw(digest),
+                ranges: vec![whole],
+                form: false,
+                values: Some(Vec::new()),
+            }),
             Some(Form { empty: true, .. }) => Err(empty()),
-            Some(Form { files, edits, .. }) => Ok(Document {
+            Some(Form { files, edits, values, .. }) => Ok(Document {
                 body: body.with_edits(edits),
                 digest: BodyDigest::Form(digest),
                 ranges: if files.is_empty() { vec![whole] } else { files },
                 form: true,
+                values,
             }),
         }
     }

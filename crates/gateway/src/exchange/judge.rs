@@ -5,14 +5,18 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{Response, StatusCode, Version, header, response};
+use http::{HeaderValue, Response, StatusCode, Version, header, response};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use nevertwice_domain::outcome::OwnCode;
-use nevertwice_domain::profile::{self, Judgement, NotRecorded, Verdict};
+use nevertwice_domain::profile::{
+    self, Judgement, NotRecorded, Phase, Profile, Reference, ReferenceSearch, RequestFacts, Verdict,
+};
+use nevertwice_domain::status::RefusalStatus;
 
 use super::Rejection;
-use super::recall::Call;
+use super::intake::Document;
+use super::recall::{Call, CallBody};
 use crate::Shared;
 
 /// What an upstream can tell before it has read the document: that it is too long, or of the wrong type.
@@ -48,7 +52,7 @@ pub(super) enum Meaning {
     /// The document is fine.
     Accepted,
     /// The document will never be accepted.
-    Verdict(Verdict),
+    Verdict(RefusalStatus, Verdict),
     /// A refusal that is not remembered.
     NotRecorded(NotRecorded),
 }
@@ -62,10 +66,12 @@ pub(super) async fn judge(
 ) -> Result<Answer, Rejection> {
     let at = Instant::now();
     let (head, body) = answer.into_parts();
-    let rules = call.plan.upstream.guard.as_ref().map(|g| &g.rules);
-    let (Some(_), Some(memory), Some(rules)) = (&call.asked, &gateway.memory, rules) else {
+    let (Some(_), Some(memory), Some(guard), Some(guarded)) =
+        (&call.asked, &gateway.memory, &call.plan.upstream.guard, &call.plan.guarded)
+    else {
         return Ok(Answer { head, body: AnswerBody::Live(body), meaning: Meaning::Nothing, at });
     };
+    let rules = &guard.rules;
     let refusal =
         profile::may_be_verdict(&memory.statuses, rules.honor_cache_control, head.status, &head.headers);
     let refusal = match refusal {
@@ -87,9 +93,11 @@ pub(super) async fn judge(
     };
     let (body, meaning) = match read(body, memory.max_body_bytes, rules.judge_wait).await? {
         (AnswerBody::Whole(bytes), _) => {
+            let request = facts(call, &guarded.profile, at + rules.judge_wait).await;
             let answer = profile::Answer { status: head.status, headers: &head.headers, body: &bytes };
-            let meaning = match rules.profile.judge(status, &answer) {
-                Judgement::Verdict(verdict) => Meaning::Verdict(verdict),
+            let meaning = match guarded.profile.judge(&request, &answer, &guard.terms()) {
+                Judgement::Verdict(verdict) => Meaning::Verdict(status, verdict),
+                Judgement::Accepted => Meaning::Accepted,
                 Judgement::Not(reason) => Meaning::NotRecorded(reason),
             };
             (AnswerBody::Whole(bytes), meaning)
@@ -97,6 +105,56 @@ pub(super) async fn judge(
         (body, reason) => (body, Meaning::NotRecorded(reason)),
     };
     Ok(Answer { head, body, meaning, at })
+}
+
+/// What the rules want to know of the request. Whether it names its input by reference is looked for in all of it, which may be
+/// on disk.
+async fn facts(call: &Call, profile: &Profile, until: Instant) -> RequestFacts {
+    let content_type = call.head.headers.get(header::CONTENT_TYPE);
+    let mut facts = RequestFacts {
+        phase: Phase::Submit,
+        content_type: content_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()),
+        reference: None,
+    };
+    if profile.references().is_empty() {
+        return facts;
+    }
+    let mut search = ReferenceSearch::new(profile.references(), content_type.map(HeaderValue::as_bytes));
+    search.query(call.plan.path.query().unwrap_or_default().as_bytes());
+    facts.reference = match &call.body {
+        CallBody::Document(document) => {
+            let read = tokio::time::timeout_at(until.into(), document.search(&mut search));
+            match read.await {
+                Ok(Ok(())) => search.finish(),
+                _ => Some(Reference::Unsure),
+            }
+        }
+        // a guarded call always holds its document
+        CallBody::Passing(_) => Some(Reference::Unsure),
+    };
+    facts
+}
+
+impl Document {
+    /// Looks for references in a form's fields, or in the body.
+    async fn search(&self, search: &mut ReferenceSearch<'_>) -> io::Result<()> {
+        if self.form {
+            match &self.values {
+                Some(names) => names.iter().for_each(|name| search.field(name)),
+                None => search.more_fields(),
+            }
+            return Ok(());
+        }
+        let mut at = 0;
+        while let Some(chunk) = self.body.clone().chunk(at).await? {
+            if !search.feed(&chunk) {
+                break;
+            }
+            at += chunk.len() as u64;
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
 }
 
 /// Reads a refusal's body: to its end, or until it is too long or too late to be remembered.

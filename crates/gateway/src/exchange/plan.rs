@@ -6,13 +6,12 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, header};
-use nevertwice_domain::fingerprint::KeyBase;
 use nevertwice_domain::outcome::OwnCode;
 
 use super::Rejection;
 use super::identify::Tenant;
 use crate::Shared;
-use crate::upstream::Upstream;
+use crate::upstream::{GuardedBy, Upstream};
 
 /// The way of one request.
 pub(crate) struct Plan {
@@ -22,8 +21,8 @@ pub(crate) struct Plan {
     pub(crate) route: Arc<str>,
     /// As the upstream will see it.
     pub(crate) path: PathAndQuery,
-    /// The unchanging part of the key; `None` = the request passes without the memory.
-    pub(crate) guarded: Option<Arc<KeyBase>>,
+    /// What guards it; `None` = the request passes without the memory.
+    pub(crate) guarded: Option<GuardedBy>,
 }
 
 /// Finds the upstream that is mounted there.
@@ -56,7 +55,7 @@ pub(super) fn route(gateway: &Shared, tenant: Arc<Tenant>, head: &Parts) -> Resu
     }
     let has_document = [Method::POST, Method::PUT, Method::PATCH].contains(&head.method);
     let guarded = if has_document && (listed.is_some() || config.all_paths) {
-        upstream.key_base(&tenant.id)
+        upstream.guarded_by(&tenant.id)
     } else {
         None
     };

@@ -101,8 +101,8 @@ pub(super) async fn recall(
     record: &mut Record,
 ) -> Result<Recall, Rejection> {
     let upstream = Arc::clone(&plan.upstream);
-    let (document, base) = match (taken, plan.guarded.clone()) {
-        (Taken::Document(document), Some(base)) => (document, base),
+    let (document, base) = match (taken, &plan.guarded) {
+        (Taken::Document(document), Some(guarded)) => (document, Arc::clone(&guarded.base)),
         (taken, _) => {
             head.headers = headers::passing(&head.headers, &gateway.tenants, &upstream, &record.trace);
             headers::set_credential(&mut head.headers, &upstream);

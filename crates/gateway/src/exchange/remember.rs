@@ -9,6 +9,8 @@ use http::{HeaderName, header, response};
 use nevertwice_domain::entry::{DocumentFacts, ENTRY_SCHEMA, Entry, ReplayFields};
 use nevertwice_domain::fingerprint::DocumentDigest;
 use nevertwice_domain::profile::{NotRecorded, Verdict};
+use nevertwice_domain::status::RefusalStatus;
+use nevertwice_domain::strike::LifePolicy;
 use nevertwice_domain::tenant::UpstreamName;
 use sha2::{Digest, Sha256};
 
@@ -47,7 +49,7 @@ pub(super) async fn remember(
             memory.not_recorded(*reason);
             Landing::NoVerdict
         }
-        (Meaning::Verdict(verdict), CallBody::Document(document)) => {
+        (Meaning::Verdict(status, verdict), CallBody::Document(document)) => {
             let refused = Refused {
                 gateway,
                 memory,
@@ -56,6 +58,7 @@ pub(super) async fn remember(
                 attempt: &attempt,
                 tenant: &plan.tenant,
                 upstream: upstream.name(),
+                status: *status,
                 verdict,
             };
             match refused.record(document, &answer, record).await {
@@ -67,7 +70,7 @@ pub(super) async fn remember(
             }
         }
         // a guarded call always holds its document
-        (Meaning::Verdict(_), CallBody::Passing(_)) => Landing::NoVerdict,
+        (Meaning::Verdict(..), CallBody::Passing(_)) => Landing::NoVerdict,
     };
     attempt.land(landing);
     answer
@@ -86,10 +89,20 @@ struct Refused<'a> {
     attempt: &'a Attempt,
     tenant: &'a Tenant,
     upstream: &'a UpstreamName,
+    status: RefusalStatus,
     verdict: &'a Verdict,
 }
 
 impl Refused<'_> {
+    /// How long it lives: as the upstream's verdicts do, but for what a rule calls short.
+    fn life(&self) -> LifePolicy {
+        let rules = &self.guard.rules;
+        match self.verdict.short {
+            true => rules.life.clone().capped(u64::try_from(rules.short_ttl.as_millis()).unwrap_or(u64::MAX)),
+            false => rules.life.clone(),
+        }
+    }
+
     async fn record(
         &self,
         document: &Document,
@@ -108,24 +121,25 @@ impl Refused<'_> {
         };
         record.document = Some(facts.digest);
         let now = self.gateway.clock.now();
+        let life = self.life();
         let entry = Entry {
             schema: ENTRY_SCHEMA,
             fingerprint: self.asked.key.fingerprint,
             scope: self.asked.key.scope.to_string(),
             upstream: self.upstream.clone(),
             generation: self.guard.rules.generation.clone(),
-            status: self.verdict.status,
+            status: self.status,
             fields: replay_fields(&answer.head),
             // a copy of its own: a slice would keep the connection's whole read buffer alive
             body: Bytes::copy_from_slice(body),
             document: facts,
-            rule: self.verdict.rule.to_owned(),
+            rule: self.verdict.rule.to_string(),
             refused_tenant: self.tenant.id.clone(),
             first_refused_at: now,
             recorded_at: now,
-            ttl_ms: self.guard.rules.life.ttl_ms(self.verdict.status),
+            ttl_ms: life.ttl_ms(self.status),
         };
-        self.memory.record(entry, self.attempt, self.asked.fence, self.guard, deadline).await?;
+        self.memory.record(entry, life, self.attempt, self.asked.fence, self.guard, deadline).await?;
         if let (Some(doubt), Some(metrics)) = (self.verdict.doubt, &self.gateway.metrics.memory) {
             metrics.doubt(doubt);
         }

@@ -18,6 +18,8 @@ const REBUILT: &[u8] = b"form-data; name=";
 pub(super) struct PartHead<'a> {
     /// Names in lower case and values without outer blanks, by name.
     pub(super) fields: Vec<(Vec<u8>, Cow<'a, [u8]>)>,
+    /// The name of the part, without its quotes.
+    pub(super) name: Vec<u8>,
     /// There is a file name.
     pub(super) is_file: bool,
     /// How to rewrite the block, counted from its start.
@@ -27,7 +29,7 @@ pub(super) struct PartHead<'a> {
 /// Reads a header block that ends with its blank line.
 pub(super) fn read(block: &[u8], rule: FileNameRule) -> Result<PartHead<'_>, &'static str> {
     let lines = block.strip_suffix(BLANK_LINE).ok_or("header block without a blank line")?;
-    let mut head = PartHead { fields: Vec::new(), is_file: false, edits: Vec::new() };
+    let mut head = PartHead { fields: Vec::new(), name: Vec::new(), is_file: false, edits: Vec::new() };
     let mut disposed = false;
     let mut at = 0;
     while at <= lines.len() {
@@ -41,6 +43,7 @@ pub(super) fn read(block: &[u8], rule: FileNameRule) -> Result<PartHead<'_>, &'s
             disposed = true;
             let disposition = Disposition::parse(&value)?;
             head.is_file = disposition.is_file();
+            head.name = plain(&value[disposition.name.clone()]);
             if rule == FileNameRule::Neutral
                 && let Some((neutral, edits)) = disposition.neutral(&value, range.start)?
             {
@@ -86,6 +89,16 @@ fn field(lines: &[u8], line: Range<usize>) -> Result<(Vec<u8>, Range<usize>), &'
         return Err("more blanks around a field value of a part than one in front");
     }
     Ok((name.to_ascii_lowercase(), line.start + first..line.start + last))
+}
+
+/// A parameter's value without quotes, and without the backslashes of quoted pairs.
+fn plain(value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len());
+    let mut bytes = unquoted(value).iter();
+    while let Some(byte) = bytes.next() {
+        out.extend(if *byte == b'\\' { bytes.next() } else { Some(byte) });
+    }
+    out
 }
 
 fn is_blank(b: u8) -> bool {
