@@ -225,6 +225,7 @@ fn check(
     let mut rules = Rules {
         json_only,
         references: keys(raw.references.as_ref(), found),
+        documents: keys(raw.documents.as_ref(), found),
         codes: pointers(raw.codes.as_ref(), found),
         failures: conditions(raw.failures.as_ref(), found),
         reduce: pointers(raw.reduce.as_ref(), found),
@@ -246,6 +247,7 @@ fn check(
     }
     if let Some(base) = base {
         rules.references.extend(base.references);
+        rules.documents.extend(base.documents);
         rules.codes.extend(base.codes);
         rules.failures.extend(base.failures);
         rules.reduce.extend(base.reduce);

@@ -21,6 +21,8 @@ block! {
         answers: String,
         /// JSON keys, form fields and query parameters that name the input instead of carrying it.
         references: OneOrMany<String>,
+        /// JSON keys whose text is the document in base64.
+        documents: OneOrMany<String>,
         /// JSON pointers to the service's error codes, most exact first.
         codes: OneOrMany<String>,
         /// What says that a 200 is a failed operation; one of them is enough.

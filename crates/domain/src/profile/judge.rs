@@ -19,6 +19,8 @@ pub struct Rules {
     pub json_only: bool,
     /// Keys, form fields and query parameters that name the input instead of carrying it.
     pub references: Vec<Box<str>>,
+    /// JSON keys whose text is the document in base64: people know it by the digest of its bytes.
+    pub documents: Vec<Box<str>>,
     /// Where the service's error codes are, most exact first.
     pub codes: Vec<Pointer>,
     /// What says that a 200 is a failed operation; one of them is enough.
