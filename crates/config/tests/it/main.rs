@@ -11,6 +11,7 @@ mod network;
 mod never_panics;
 mod redis;
 mod reference;
+mod profiles;
 mod secrets;
 mod status_lives;
 mod statuses;
