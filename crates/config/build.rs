@@ -7,7 +7,8 @@ use std::{env, fs, io};
 fn main() -> io::Result<()> {
     let folder = Path::new(&env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../../profiles");
     println!("cargo:rerun-if-changed={}", folder.display());
-    let mut files: Vec<_> = fs::read_dir(&folder)?.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>()?;
+    let mut files: Vec<_> =
+        fs::read_dir(&folder)?.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>()?;
     files.retain(|file| file.extension().is_some_and(|extension| extension == "yaml"));
     files.sort();
     let mut list = "&[\n".to_owned();

@@ -25,6 +25,7 @@ mod off_is_identical;
 mod openai;
 mod paths;
 mod poisoning;
+mod profiles;
 mod redis_start;
 mod replay;
 mod shutdown;

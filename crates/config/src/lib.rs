@@ -95,7 +95,11 @@ fn load_and_check(
 ) -> Result<Loaded, Problems> {
     let mut found = Findings::default();
     let checked = load::load(text, &mut found).and_then(|raw| {
-        check::check(&raw, digest(text), &mut Context { base, secrets, found: &mut found, profiles: Catalog::default(), all_paths: false })
+        check::check(
+            &raw,
+            digest(text),
+            &mut Context { base, secrets, found: &mut found, profiles: Catalog::default(), all_paths: false },
+        )
     });
     finish(checked, found, origin)
 }
@@ -140,8 +144,13 @@ pub fn for_upstream(url: &str, listen: SocketAddr, audit: Option<&Path>) -> Resu
     let mut found = Findings::default();
     let raw = At { value: config, place: Place::default() };
     let digest = digest(&format!("--upstream {url} --listen {listen}"));
-    let mut cx =
-        Context { base: Path::new(""), secrets: &secret::Process, found: &mut found, profiles: Catalog::default(), all_paths: true };
+    let mut cx = Context {
+        base: Path::new(""),
+        secrets: &secret::Process,
+        found: &mut found,
+        profiles: Catalog::default(),
+        all_paths: true,
+    };
     let checked = check::check(&raw, digest, &mut cx);
     finish(checked, found, "command line").map(|loaded| loaded.checked)
 }

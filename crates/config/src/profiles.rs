@@ -56,7 +56,11 @@ impl Catalog {
                 Ok((name, profile)) => {
                     if catalog.own.contains_key(&name) {
                         let cause = format!("there is a second profile `{name}`");
-                        problems.push(Problems::whole(&file.display().to_string(), cause, "rename one of them"));
+                        problems.push(Problems::whole(
+                            &file.display().to_string(),
+                            cause,
+                            "rename one of them",
+                        ));
                     }
                     catalog.own.insert(name, Arc::new(profile));
                 }
@@ -243,7 +247,12 @@ fn check(
         rules.rules.extend(self::rule(rule, place, found).map(Arc::new));
     }
     if raw.rules.is_none() && base.is_none() {
-        found.missing(place, "rules", "`rules` is missing", "write `rules: []` for a profile that knows no refusal");
+        found.missing(
+            place,
+            "rules",
+            "`rules` is missing",
+            "write `rules: []` for a profile that knows no refusal",
+        );
     }
     if let Some(base) = base {
         rules.references.extend(base.references);
@@ -261,7 +270,11 @@ fn check(
             let status = rule.status.iter().flat_map(|list| &list.value.0).find(|s| s.value == Whole(200));
             if let Some(status) = status {
                 let cause = "a 200 is judged only where the profile says what a failed operation looks like";
-                found.error(&status.place, cause, "add `failures: [{at: /status, is: [failed]}]` at the top level");
+                found.error(
+                    &status.place,
+                    cause,
+                    "add `failures: [{at: /status, is: [failed]}]` at the top level",
+                );
             }
         }
     }
@@ -288,7 +301,11 @@ fn keys(list: Option<&At<OneOrMany<String>>>, found: &mut Findings) -> Vec<Box<s
         if key.is_empty() || key.len() > 64 || key.bytes().any(|b| b.is_ascii_control()) {
             found.error(place, "a key has 1 to 64 bytes", "write the key alone, as in `urlSource`");
         } else if key.starts_with('/') {
-            found.error(place, "this is a pointer, not a key", "write the last key alone; it counts at any depth");
+            found.error(
+                place,
+                "this is a pointer, not a key",
+                "write the last key alone; it counts at any depth",
+            );
         }
         keys.push(key.as_str().into());
     }
@@ -352,7 +369,8 @@ fn rule(raw: &raw::Rule, place: &Place, found: &mut Findings) -> Option<Rule> {
         && class != Class::Content
     {
         let here = raw.remember.as_ref().map_or(place, |r| &r.place);
-        let cause = format!("a refusal of class {class} does not speak about the document, so it is no verdict");
+        let cause =
+            format!("a refusal of class {class} does not speak about the document, so it is no verdict");
         found.error(here, cause, "write `remember: never`, or `keyed` with `depends_on`");
     }
     let mut depends_on = Vec::new();
@@ -371,7 +389,11 @@ fn rule(raw: &raw::Rule, place: &Place, found: &mut Findings) -> Option<Rule> {
         "submit" => Some(Phase::Submit),
         "poll" => Some(Phase::Poll),
         _ => {
-            found.error(&phase.place, "this word is not known here", "write `submit` or `poll`, or leave it out");
+            found.error(
+                &phase.place,
+                "this word is not known here",
+                "write `submit` or `poll`, or leave it out",
+            );
             None
         }
     });
@@ -389,7 +411,8 @@ fn rule(raw: &raw::Rule, place: &Place, found: &mut Findings) -> Option<Rule> {
     };
     let statuses = statuses(raw, place, found);
     if raw.when.as_ref().is_none_or(|when| when.value.is_empty()) {
-        let cure = "add `when: [{at: /error/code, is: [CODE]}]`; a rule without conditions would match every answer";
+        let cure =
+            "add `when: [{at: /error/code, is: [CODE]}]`; a rule without conditions would match every answer";
         found.missing(place, "when", "the rule has no conditions", cure);
     }
     let when = conditions(raw.when.as_ref(), found);
@@ -455,7 +478,11 @@ fn condition(raw: &raw::Condition, place: &Place, found: &mut Findings) -> Optio
         },
         [_, _, _, Some(At { value, .. })] if value == "content-type" => Source::RequestContentType,
         _ => {
-            found.error(place, "only the request's `content-type` can be looked at", "write `request: content-type`");
+            found.error(
+                place,
+                "only the request's `content-type` can be looked at",
+                "write `request: content-type`",
+            );
             return None;
         }
     };
@@ -534,7 +561,10 @@ mod tests {
 
     fn problems(text: &str) -> Vec<String> {
         let parsed = parse(text, "own.yaml", None, &mut |name| embedded(name, CHAIN_MAX));
-        parsed.err().map(|problems| problems.to_string().lines().map(str::to_owned).collect()).unwrap_or_default()
+        parsed
+            .err()
+            .map(|problems| problems.to_string().lines().map(str::to_owned).collect())
+            .unwrap_or_default()
     }
 
     #[test]
@@ -557,8 +587,16 @@ mod tests {
     fn problems_name_line_and_rule() {
         assert_eq!(problems(RULE), Vec::<String>::new());
         for (from, to, told) in [
-            ("status: 400", "status: 401", "own.yaml:5:11: error: rules[0] (bad-scan).status: 401 is never remembered"),
-            ("status: 400", "status: [400, 500]", "own.yaml:5:17: error: rules[0] (bad-scan).status[1]: 500 is not a 4xx"),
+            (
+                "status: 400",
+                "status: 401",
+                "own.yaml:5:11: error: rules[0] (bad-scan).status: 401 is never remembered",
+            ),
+            (
+                "status: 400",
+                "status: [400, 500]",
+                "own.yaml:5:17: error: rules[0] (bad-scan).status[1]: 500 is not a 4xx",
+            ),
             ("status: 400", "status: 200", "a 200 is judged only where"),
             ("class: content", "class: caller", "does not speak about the document"),
             ("remember: full", "remember: keyed", "`remember: keyed` needs `depends_on`"),
@@ -595,7 +633,8 @@ mod tests {
         };
         let (before, revision) = rules(&Catalog::default(), name);
         let instead = write("a.yaml", &RULE.replace("own", name));
-        let in_front = write("b.yaml", &RULE.replace("profile: own", &format!("profile: {name}\nextends: {name}")));
+        let in_front =
+            write("b.yaml", &RULE.replace("profile: own", &format!("profile: {name}\nextends: {name}")));
         let read = |files: &[PathBuf]| Catalog::read(files).unwrap_or_else(|e| unreachable!("{e:?}"));
         assert_eq!(rules(&read(std::slice::from_ref(&instead)), name).0, 1);
         let extended = rules(&read(std::slice::from_ref(&in_front)), name);
@@ -608,7 +647,10 @@ mod tests {
         let wrong = Catalog::read(&[next, own.clone(), own, folder.path().join("missing.yaml")]);
         let told: Vec<String> = wrong.err().unwrap_or_default().iter().map(ToString::to_string).collect();
         assert_eq!(told.len(), 3, "{told:?}");
-        assert!(told[0].contains("d.yaml:2:10: error: extends: there is no profile of this name"), "{told:?}");
+        assert!(
+            told[0].contains("d.yaml:2:10: error: extends: there is no profile of this name"),
+            "{told:?}"
+        );
         assert!(told[1].contains("there is a second profile `own`"), "{told:?}");
         assert!(told[2].contains("missing.yaml: error: the file cannot be read"), "{told:?}");
     }

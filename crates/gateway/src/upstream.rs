@@ -6,9 +6,9 @@ mod connections;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use http::{HeaderName, HeaderValue};
 use nevertwice_config::checked::{ScopeRule, Upstream as UpstreamConfig, UpstreamMemory};
-use arc_swap::ArcSwap;
 use nevertwice_domain::fingerprint::{DeploymentKey, KeyBase, UpstreamIdentity};
 use nevertwice_domain::profile::{Dependency, Profile};
 use nevertwice_domain::tenant::{Scope, TenantId, UpstreamName};

@@ -127,7 +127,8 @@ const HOSTS: [(&str, &str); 7] = [
 /// The profile of a chat service, by its base URL or by the name that the operator gave it.
 fn suggestion(upstream: &raw::Upstream) -> Option<&str> {
     let urls = upstream.base_url.iter().flat_map(|urls| &urls.value.0);
-    let hosts = urls.filter_map(|url| url.value.parse::<http::Uri>().ok()?.host().map(str::to_ascii_lowercase));
+    let hosts =
+        urls.filter_map(|url| url.value.parse::<http::Uri>().ok()?.host().map(str::to_ascii_lowercase));
     for host in hosts {
         let known = HOSTS.iter().find(|(end, _)| match end.strip_prefix('.') {
             Some(_) => host.ends_with(end),

@@ -76,7 +76,8 @@ fn upstream_name(
 }
 
 /// What the memory guards where it is on for chat: the requests that carry input (OpenAI API reference).
-const OPENAI_PATHS: [&str; 4] = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"];
+const OPENAI_PATHS: [&str; 4] =
+    ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"];
 
 /// All upstreams that can be built; the others have problems.
 pub(super) fn upstreams(

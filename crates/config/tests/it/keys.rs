@@ -207,7 +207,7 @@ fn what_comes_later_says_so() {
         let name = key.split(':').next().unwrap_or_default();
         refused(&up(key), &format!("upstreams[0].{name}"), "is not supported by this version yet");
     }
-    for key in ["loop_breaker: {}", "trust_refusal_class: true", "short_ttl_s: 5"] {
+    for key in ["loop_breaker: {}"] {
         let name = key.split(':').next().unwrap_or_default();
         let path = format!("upstreams[0].negative_cache.{name}");
         refused(&up(&format!("negative_cache: {{{key}}}")), &path, "is not supported by this version yet");
@@ -218,10 +218,6 @@ fn what_comes_later_says_so() {
             "upstreams[0].adapter",
             "is not supported by this version yet",
         );
-    }
-    for profile in ["azure-di", "openai", "anthropic", "docling"] {
-        let text = up(&format!("negative_cache: {{profile: {profile}}}"));
-        refused(&text, "upstreams[0].negative_cache.profile", "is not supported by this version yet");
     }
     refused(&top("tenants: [{id: a, key: env:ONE, limits: {}}]"), "tenants[0].limits", "by this version yet");
 }

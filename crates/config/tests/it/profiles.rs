@@ -98,7 +98,8 @@ fn tests_of_texts() {
 #[test]
 fn all_conditions_must_hold() {
     let when = "{at: /error/code, is: InvalidRequest}, {at: /error/innererror/code, is: InvalidContent}";
-    let inner = |outer: &str| format!(r#"{{"error":{{"code":"{outer}","innererror":{{"code":"InvalidContent"}}}}}}"#);
+    let inner =
+        |outer: &str| format!(r#"{{"error":{{"code":"{outer}","innererror":{{"code":"InvalidContent"}}}}}}"#);
     assert!(matches(when, &said(400, &inner("InvalidRequest"))));
     assert!(!matches(when, &said(400, &inner("InternalServerError"))));
 }
@@ -111,10 +112,22 @@ fn every_leaf_must_be_content() {
         (r#"{"error":{"code":"A","innererror":{"code":"InvalidContent"}}}"#, true),
         (r#"{"error":{"code":"A","innererror":{"code":"B","innererror":{"code":"InvalidContent"}}}}"#, true),
         (r#"{"error":{"code":"InvalidContent","innererror":{"code":"Other"}}}"#, false),
-        (r#"{"error":{"code":"A","details":[{"code":"InvalidContent"},{"code":"InvalidContentDimensions","target":"3"}]}}"#, true),
-        (r#"{"error":{"code":"A","details":[{"code":"InvalidContent"},{"code":"FailedToSerializeAnalyzeResult"}]}}"#, false),
-        (r#"{"error":{"code":"A","details":[{"code":"A","innererror":{"code":"InvalidContent"}},{"message":"m"}]}}"#, false),
-        (r#"{"error":{"code":"A","details":[{"code":"InvalidContent"}],"innererror":{"code":"ServiceFault"}}}"#, false),
+        (
+            r#"{"error":{"code":"A","details":[{"code":"InvalidContent"},{"code":"InvalidContentDimensions","target":"3"}]}}"#,
+            true,
+        ),
+        (
+            r#"{"error":{"code":"A","details":[{"code":"InvalidContent"},{"code":"FailedToSerializeAnalyzeResult"}]}}"#,
+            false,
+        ),
+        (
+            r#"{"error":{"code":"A","details":[{"code":"A","innererror":{"code":"InvalidContent"}},{"message":"m"}]}}"#,
+            false,
+        ),
+        (
+            r#"{"error":{"code":"A","details":[{"code":"InvalidContent"}],"innererror":{"code":"ServiceFault"}}}"#,
+            false,
+        ),
         (r#"{"error":{"code":"InvalidContent","details":[]}}"#, true),
         (r#"{"error":{"code":"InvalidContent","innererror":null}}"#, true),
         (r#"{"error":"InvalidContent"}"#, false),
@@ -124,7 +137,8 @@ fn every_leaf_must_be_content() {
     }
     // flat bodies of the same service
     assert!(matches("{leaves: \"\", is: NotFound}", &said(400, r#"{"code":"NotFound","message":"m"}"#)));
-    let deep = format!("{}{}{}", r#"{"error":"#, r#"{"innererror":"#.repeat(40), r#"{"code":"InvalidContent"}"#);
+    let deep =
+        format!("{}{}{}", r#"{"error":"#, r#"{"innererror":"#.repeat(40), r#"{"code":"InvalidContent"}"#);
     let deep = format!("{deep}{}", "}".repeat(41));
     assert!(!matches(leaves, &said(400, &deep)), "so deep that nobody looks");
 }
@@ -134,7 +148,10 @@ fn every_item_must_be_content() {
     let when = "{at: /errors/*/component_type, is: user_input}";
     for (body, all) in [
         (r#"{"status":"failed","errors":[{"component_type":"user_input"}]}"#, true),
-        (r#"{"status":"failed","errors":[{"component_type":"user_input"},{"component_type":"pipeline"}]}"#, false),
+        (
+            r#"{"status":"failed","errors":[{"component_type":"user_input"},{"component_type":"pipeline"}]}"#,
+            false,
+        ),
         (r#"{"status":"failed","errors":[]}"#, false),
         (r#"{"status":"failed"}"#, false),
         // case of a status counts not, and without a failure it is a success
@@ -157,7 +174,10 @@ fn names_of_aws_errors_from_header_or_body() {
     ] {
         let mut list = vec![("content-type", "application/x-amz-json-1.1")];
         list.extend(header.map(|value| ("x-amzn-errortype", value)));
-        assert!(matches(when, &Said { status: 400, headers: &list, body: body.as_bytes() }), "{header:?} {body}");
+        assert!(
+            matches(when, &Said { status: 400, headers: &list, body: body.as_bytes() }),
+            "{header:?} {body}"
+        );
     }
     let list = [("x-amzn-errortype", "ThrottlingException"), ("content-type", "application/json")];
     let body = br#"{"__type":"BadDocumentException"}"#;
@@ -177,13 +197,20 @@ fn bodies_are_decoded_before_they_are_judged() {
     let plain = br#"{"code":"CORRUPT_FILE"}"#;
     let json = ("content-type", "application/json");
     let zipped = gzip(plain);
-    let coded = |coding, body| matches(WHEN, &Said { status: 400, headers: &[json, ("content-encoding", coding)], body });
+    let coded = |coding, body| {
+        matches(WHEN, &Said { status: 400, headers: &[json, ("content-encoding", coding)], body })
+    };
     assert!(coded("gzip", &zipped));
     assert!(coded("identity", plain));
     // `{"code":"CORRUPT_FILE"}`, uncompressed meta-block of brotli (RFC 7932 section 9.2)
     let brotli = [&[0x0b, 0x0b, 0x80][..], plain, &[0x03]].concat();
     assert!(coded("br", &brotli));
-    for (coding, body) in [("gzip", &zipped[..zipped.len() - 9]), ("gzip", &plain[..]), ("zstd", &plain[..]), ("gzip, br", &zipped[..])] {
+    for (coding, body) in [
+        ("gzip", &zipped[..zipped.len() - 9]),
+        ("gzip", &plain[..]),
+        ("zstd", &plain[..]),
+        ("gzip, br", &zipped[..]),
+    ] {
         assert!(!coded(coding, body), "{coding}");
     }
     // a bomb is not unpacked
@@ -191,7 +218,10 @@ fn bodies_are_decoded_before_they_are_judged() {
     // {"__type": "BadDocumentException"} in CBOR, as smithy-rpc-v2-cbor has it
     let cbor = [&[0xa1, 0x66][..], b"__type", &[0x74], b"BadDocumentException"].concat();
     let headers = [("content-type", "application/cbor"), ("smithy-protocol", "rpc-v2-cbor")];
-    assert!(matches("{at: aws-error, is: BadDocumentException}", &Said { status: 400, headers: &headers, body: &cbor }));
+    assert!(matches(
+        "{at: aws-error, is: BadDocumentException}",
+        &Said { status: 400, headers: &headers, body: &cbor }
+    ));
 }
 
 const CONTENT: &str = "rules:\n- rule: bad\n  status: [400, 413]\n  when: [{at: /code, is: BAD}]\n  class: content\n  remember: full\n";
@@ -299,7 +329,8 @@ fn keyed_verdicts_need_a_word_and_a_key() {
     let profile = profile(text);
     let judge = |keyed: Option<&[Dependency]>| {
         let headers = headers(&[]);
-        let answer = Answer { status: StatusCode::BAD_REQUEST, headers: &headers, body: br#"{"code":"BAD"}"# };
+        let answer =
+            Answer { status: StatusCode::BAD_REQUEST, headers: &headers, body: br#"{"code":"BAD"}"# };
         profile.judge(&RequestFacts::default(), &answer, &Terms { keyed, ..Terms::default() })
     };
     use Dependency::{Body, Params, Route, Tier};
@@ -368,5 +399,8 @@ fn an_explanation_shows_the_path() {
     assert_eq!((explained.remember, explained.class), (Remember::Never, None));
     assert!(explained.steps.join("\n").contains("rule second: no: /m contains \"pdf\"; found \"Other\""));
     let explained = explain(&profile, &said(400, r#"{"code":"A"}"#));
-    assert_eq!((explained.remember, explained.class, explained.rule.as_deref()), (Remember::Never, Some(Class::Caller), Some("first")));
+    assert_eq!(
+        (explained.remember, explained.class, explained.rule.as_deref()),
+        (Remember::Never, Some(Class::Caller), Some("first"))
+    );
 }

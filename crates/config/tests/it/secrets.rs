@@ -168,7 +168,7 @@ fn a_configuration_file_and_its_secrets() {
         &dir.path().join("none.yaml"),
         "none.yaml: error: the file cannot be read: entity not found; check the path",
     );
-    refused(dir.path(), "the file cannot be read");
+    refused(dir.path(), "this is not a regular file");
     refused(
         &write("latin1.yaml", b"drain_s: 5\nname: \xe4\n"),
         "line 2 is not UTF-8; save the file as UTF-8",
@@ -178,6 +178,7 @@ fn a_configuration_file_and_its_secrets() {
     let silent = dir.path().join("silent");
     let made = std::process::Command::new("mkfifo").arg(&silent).status();
     assert!(made.is_ok_and(|status| status.success()));
+    refused(&silent, "this is not a regular file");
     let strange =
         [silent, dir.path().to_owned(), "/dev/zero".into(), "/dev/null".into(), "/dev/stdin".into()];
     for strange in strange.iter().filter(|path| !path.is_file()) {

@@ -106,12 +106,104 @@ fn the_openai_adapter_passes_everything_through() {
     };
     assert!(good(&chat("")).upstreams[1].memory.is_none());
     assert!(good(&chat("negative_cache: {enabled: false}")).upstreams[1].memory.is_none());
-    let words = "chat refusals need a profile by error code, which is not supported by this version yet";
-    refused(&chat("negative_cache: {profile: status}"), "upstreams[1].negative_cache.profile", words);
-    refused(&chat("negative_cache: {profile: openai}"), "upstreams[1].negative_cache.profile", words);
-    refused(&chat("negative_cache: {mode: observe}"), "upstreams[1].negative_cache", words);
     refused(&chat("sync_paths: [/v1/x]"), "upstreams[1].sync_paths", "no meaning for the adapter `openai`");
     refused(&chat("strict_paths: true"), "upstreams[1].strict_paths", "no meaning for the adapter `openai`");
+}
+
+#[test]
+fn chat_has_the_memory_only_by_rules() {
+    let chat = |name: &str, url: &str, rest: &str| {
+        top("negative_cache: {enabled: true}\n")
+            + &format!("  - {{name: {name}, adapter: openai, base_url: '{url}', negative_cache: {rest}}}\n")
+    };
+    let words = "the memory needs a profile with rules";
+    for rest in ["{profile: status}", "{mode: observe}", "{enabled: true}", "{}"] {
+        let all = problems(&chat("c", "http://h", rest));
+        assert!(
+            all.iter().any(|p| p.path.starts_with("upstreams[1].negative_cache") && p.cause.contains(words)),
+            "{all:?}"
+        );
+    }
+    refused(
+        &chat("c", "http://h", "{profile: opanai}"),
+        "upstreams[1].negative_cache.profile",
+        "there is no profile of this name; did you mean `openai`?",
+    );
+    let profile = |name: &str, url: &str, rest: &str| {
+        let loaded = good(&chat(name, url, rest));
+        let upstream = &loaded.upstreams[1];
+        let paths = &upstream.sync_paths;
+        assert_eq!(paths, &["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"]);
+        upstream.memory.as_ref().map(|m| m.profile.name().to_owned()).unwrap_or_default()
+    };
+    assert_eq!(profile("c", "http://h", "{profile: anthropic}"), "anthropic");
+    // by its base URL, else by its name
+    assert_eq!(profile("c", "https://api.openai.com", "{}"), "openai");
+    assert_eq!(profile("openai", "https://my.openai.azure.com", "{enabled: true}"), "azure-openai");
+    assert_eq!(profile("vllm", "http://h", "{}"), "vllm");
+    assert_eq!(profile("vllm", "https://api.openai.com", "{profile: mistral-ocr}"), "mistral-ocr");
+    // a host that only ends like one is another
+    let all = problems(&chat("c", "https://notapi.openai.com.example", "{}"));
+    assert!(all.iter().any(|p| p.cause.contains(words)), "{all:?}");
+}
+
+#[test]
+fn what_rules_need_beside_a_profile() {
+    let memory = |keys: &str| {
+        let text = up(&format!("negative_cache: {{{keys}}}")) + "negative_cache: {enabled: true}\n";
+        good(&text).upstreams.remove(0).memory.unwrap_or_else(|| unreachable!())
+    };
+    let usual = memory("");
+    assert_eq!(usual.profile.name(), "status");
+    assert_eq!(usual.short_ttl, std::time::Duration::from_secs(1800));
+    assert!(!usual.remember_keyed && !usual.trust_refusal_class && usual.tier.is_empty());
+    let all = memory(
+        "profile: docling-serve, short_ttl_s: 60, remember_keyed: true, trust_refusal_class: true, tier: 2",
+    );
+    assert_eq!(all.profile.name(), "docling-serve");
+    assert_eq!(all.short_ttl, std::time::Duration::from_secs(60));
+    assert!(all.remember_keyed && all.trust_refusal_class && all.tier == "2");
+    refused(
+        &up("negative_cache: {short_ttl_s: 0}"),
+        "upstreams[0].negative_cache.short_ttl_s",
+        "write a number from 1",
+    );
+}
+
+#[test]
+fn profiles_of_ones_own() {
+    let folder = tempfile::tempdir().unwrap_or_else(|e| unreachable!("{e}"));
+    let file = folder.path().join("own.yaml");
+    let write = |text: &str| std::fs::write(&file, text).unwrap_or_else(|e| unreachable!("{e}"));
+    let text = |profile: &str| {
+        format!("profiles: [{}]\n", file.display())
+            + &up(&format!("negative_cache: {{profile: {profile}}}"))
+            + "negative_cache: {enabled: true}\n"
+    };
+    write(
+        "profile: own\nabout: ours\nrules:\n- {rule: r, status: 400, when: [{at: /c, is: X}], class: content, remember: full}\n",
+    );
+    let loaded = good(&text("own"));
+    assert_eq!(
+        loaded.upstreams[0].memory.as_ref().map(|m| m.profile.name().to_owned()).as_deref(),
+        Some("own")
+    );
+    good(&text("openai"));
+    refused(
+        &text("onw"),
+        "upstreams[0].negative_cache.profile",
+        "there is no profile of this name; did you mean `own`?",
+    );
+    // every problem of the file, and nothing about the profile that could not be read
+    write(
+        "profile: own\nabout: ours\nrules:\n- {rule: r, status: 401, when: [], class: content, remember: full}\n",
+    );
+    let all = problems(&text("own"));
+    let told: Vec<String> = all.iter().map(|p| format!("{}: {}", p.path, p.cause)).collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].contains("rules[0] (r).when: the rule has no conditions"), "{told:?}");
+    assert!(told[1].contains("own.yaml:4:21: rules[0] (r).status: 401 is never remembered"), "{told:?}");
+    assert!(told.iter().all(|line| line.starts_with("profiles[0]: ")), "{told:?}");
 }
 
 #[test]

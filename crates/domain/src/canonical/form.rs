@@ -298,7 +298,8 @@ impl FormReader {
                     self.files.push(self.content_at..self.content_at + self.region_length);
                 } else if self.region_length > 0 {
                     let name = std::mem::take(&mut self.name);
-                    self.values = self.values.take().filter(|v| v.len() < MAX_VALUES && name.len() <= MAX_VALUE_NAME);
+                    self.values =
+                        self.values.take().filter(|v| v.len() < MAX_VALUES && name.len() <= MAX_VALUE_NAME);
                     self.values.iter_mut().for_each(|values| values.push(name.clone()));
                 }
                 self.close_region(TAG_CONTENT);

@@ -103,10 +103,18 @@ pub(super) fn decide(
         Ok(body) => body,
         Err(_) if failed => return accepted("a 200 whose body cannot be read is no failed operation"),
         Err(Unreadable::Coding) => {
-            return not(NotRecorded::Undecodable, None, "the body has a content coding that is not known here");
+            return not(
+                NotRecorded::Undecodable,
+                None,
+                "the body has a content coding that is not known here",
+            );
         }
         Err(Unreadable::Broken) => {
-            return not(NotRecorded::Undecodable, None, "the body cannot be decoded, or is too long when decoded");
+            return not(
+                NotRecorded::Undecodable,
+                None,
+                "the body cannot be decoded, or is too long when decoded",
+            );
         }
     };
     let seen = Seen { request, headers: answer.headers, body: &body };
@@ -180,7 +188,8 @@ fn by_rule(rule: &Arc<Rule>, terms: &Terms<'_>) -> Decision {
             (Judgement::Not(NotRecorded::Keyed), why)
         }
         remember => {
-            let verdict = Verdict { rule: Arc::clone(&rule.name), short: remember == Remember::Short, doubt: None };
+            let verdict =
+                Verdict { rule: Arc::clone(&rule.name), short: remember == Remember::Short, doubt: None };
             let why = match remember {
                 Remember::Short => "a rule says that this is a verdict, for a short time",
                 Remember::Keyed => "a rule says that this is a verdict on the whole request",
@@ -208,7 +217,9 @@ fn intermediary(rules: &Rules, answer: &Answer<'_>, body: &Body) -> Option<Decis
     if media == Media::Html {
         return route("the answer is an HTML page: something in between answered");
     }
-    if rules.json_only && (media == Media::Other || !matches!(body.json, Some(Value::Object(_) | Value::Array(_)))) {
+    if rules.json_only
+        && (media == Media::Other || !matches!(body.json, Some(Value::Object(_) | Value::Array(_))))
+    {
         return route("the service answers with JSON, and this is none: something in between answered");
     }
     let Some(Value::Object(object)) = &body.json else { return None };
@@ -216,7 +227,8 @@ fn intermediary(rules: &Rules, answer: &Answer<'_>, body: &Body) -> Option<Decis
         return route("the body is that of Azure API Management, in front of the service");
     }
     let problem = answer.headers.get(http::header::CONTENT_TYPE).is_some_and(|value| {
-        value.as_bytes().len() >= 24 && value.as_bytes()[..24].eq_ignore_ascii_case(b"application/problem+json")
+        value.as_bytes().len() >= 24
+            && value.as_bytes()[..24].eq_ignore_ascii_case(b"application/problem+json")
     });
     let kind = object.get("type").and_then(Value::as_str).unwrap_or_default();
     if problem && kind.to_ascii_lowercase().contains("idempotency") {
@@ -235,7 +247,11 @@ fn refusal_class(terms: &Terms<'_>, headers: &HeaderMap) -> Option<Decision> {
     let word = first.to_str().unwrap_or_default().trim().to_ascii_lowercase();
     let class = Class::from_word(&word).filter(|_| more.is_none());
     if class != Some(Class::Content) {
-        return Some(not(NotRecorded::Rule, class, "the upstream says that it does not speak about the document"));
+        return Some(not(
+            NotRecorded::Rule,
+            class,
+            "the upstream says that it does not speak about the document",
+        ));
     }
     let verdict = Verdict { rule: "x-refusal-class".into(), short: false, doubt: None };
     Some(Decision {
@@ -277,7 +293,9 @@ impl Profile {
     ) -> Decision {
         match self.rules() {
             Some(rules) => decide(rules, request, answer, terms, trail),
-            None if answer.status == StatusCode::OK => accepted("the profile `status` knows no failed operations"),
+            None if answer.status == StatusCode::OK => {
+                accepted("the profile `status` knows no failed operations")
+            }
             None => by_status(answer, terms),
         }
     }
@@ -296,7 +314,14 @@ impl Profile {
         let mut steps = Vec::new();
         let decision = match before(answer, &mut steps) {
             Some((class, reason)) => {
-                return Explanation { remember: Remember::Never, class, rule: None, source: None, reason, steps };
+                return Explanation {
+                    remember: Remember::Never,
+                    class,
+                    rule: None,
+                    source: None,
+                    reason,
+                    steps,
+                };
             }
             None => self.decide(request, answer, terms, &mut steps),
         };

@@ -283,7 +283,8 @@ impl Condition {
                 if let Some(error) = json.and_then(|json| pointer.first(json)) {
                     gather_leaves(error, LEAVES_DEPTH, &mut leaves);
                 }
-                let all: Vec<_> = leaves.iter().map(|l| l.map_or("nothing".to_owned(), Value::to_string)).collect();
+                let all: Vec<_> =
+                    leaves.iter().map(|l| l.map_or("nothing".to_owned(), Value::to_string)).collect();
                 (!all.is_empty()).then(|| all.join(", "))
             }
             Source::Header(name) => seen.headers.get(name).map(|v| text(v.as_bytes())),

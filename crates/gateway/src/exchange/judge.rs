@@ -110,7 +110,7 @@ pub(super) async fn judge(
 /// What the rules want to know of the request. Whether it names its input by reference is looked for in all of it, which may be
 /// on disk.
 async fn facts(call: &Call, profile: &Profile, until: Instant) -> RequestFacts {
-    let content_type = call.head.headers.get(header::CONTENT_TYPE);
+    let content_type = call.content_type.as_ref();
     let mut facts = RequestFacts {
         phase: Phase::Submit,
         content_type: content_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::header;
 use http::request::Parts;
+use http::{HeaderValue, header};
 use nevertwice_config::checked::Mode;
 use nevertwice_domain::canonical::fields;
 use nevertwice_domain::entry::Entry;
@@ -39,6 +39,8 @@ pub(crate) struct Call {
     pub(super) body: CallBody,
     /// What the memory has to do with it.
     pub(super) asked: Option<Asked>,
+    /// As it goes up; the head is spent when the answer comes.
+    pub(super) content_type: Option<HeaderValue>,
 }
 
 /// A body that goes upstream.
@@ -113,7 +115,7 @@ pub(super) async fn recall(
                 )),
                 Taken::Document(document) => CallBody::Document(document),
             };
-            return Ok(Recall::Unknown(Box::new(Call { plan, head, body, asked: None })));
+            return Ok(Recall::Unknown(Box::new(Call { plan, head, body, asked: None, content_type: None })));
         }
     };
     let (Some(memory), Some(guard)) = (&gateway.memory, &upstream.guard) else {
@@ -130,8 +132,10 @@ pub(super) async fn recall(
         Mode::Observe => observe(memory, guard, &plan, key, record).await,
     };
     head.headers = headers::guarded(&head.headers, &guard.rules.key_headers, &record.trace);
+    let content_type = head.headers.get(header::CONTENT_TYPE).cloned();
     headers::set_credential(&mut head.headers, &upstream);
-    Ok(Recall::Unknown(Box::new(Call { plan, head, body: CallBody::Document(document), asked: Some(asked) })))
+    let body = CallBody::Document(document);
+    Ok(Recall::Unknown(Box::new(Call { plan, head, body, asked: Some(asked), content_type })))
 }
 
 /// The key of the outbound request. Of what a client chose, exactly what is in it goes upstream: both are made from

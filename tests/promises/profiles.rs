@@ -1,0 +1,331 @@
+//! Profiles at the wire: which refusals are remembered is told by rules, counted at the upstream.
+
+use nevertwice_testkit::{
+    Answer, DOC, Gateway, Part, Post, Reply, Setup, Upstream, multipart, random_document,
+};
+use serde_json::{Value, json};
+
+use crate::bench::settle;
+use crate::caller::{CLASSIFY, assert_live, assert_replay, entries, entry_count, submit};
+
+/// The guarded upstream with these lines in its `negative_cache`.
+async fn with(upstream: &Upstream, keys: &str) -> Gateway {
+    let lines = format!("negative_cache: {{{keys}}}");
+    Gateway::with(&upstream.url(), &[("UPSTREAM", &lines)]).await
+}
+
+fn refusal(status: u16, body: impl ToString) -> Reply {
+    Reply::status(status).header("Content-Type", "application/json").body(body.to_string())
+}
+
+fn inner(code: &str) -> Value {
+    json!({ "error": { "code": "InvalidRequest", "message": "m", "innererror": { "code": code, "message": "m" } } })
+}
+
+fn document(gateway: &Gateway) -> Post {
+    submit(gateway, CLASSIFY).header("Content-Type", "application/octet-stream").body(&DOC[..])
+}
+
+async fn three(send: impl AsyncFn() -> Answer) -> Vec<Answer> {
+    vec![send().await, send().await, send().await]
+}
+
+/// Sends it three times; the upstream must be asked once where it is remembered, else every time.
+async fn asked(upstream: &Upstream, send: impl AsyncFn() -> Answer) -> u64 {
+    let before = upstream.calls();
+    let answers = three(send).await;
+    let asked = upstream.calls() - before;
+    assert_eq!(answers.iter().filter(|a| a.is_hit()).count() as u64, 3 - asked);
+    if asked == 1 {
+        assert_replay(&answers[0], &answers[2]);
+    }
+    asked
+}
+
+#[tokio::test]
+async fn the_inner_code_decides_and_not_the_400() {
+    let upstream = Upstream::start().await;
+    let gateway = with(&upstream, "profile: azure-document-intelligence").await;
+    for (n, (code, calls)) in [
+        ("InvalidContent", 1),
+        ("UnsupportedContent", 1),
+        ("ContentSourceTimeout", 3),
+        ("ContentSourceNotAccessible", 3),
+        ("ModelNotReady", 3),
+        ("ModelAnalyzeError", 3),
+        ("InvalidParameter", 3),
+        ("SomethingNew", 3),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        upstream.always(refusal(400, inner(code)));
+        let document = random_document(n as u64, 2000);
+        let send = async || {
+            submit(&gateway, CLASSIFY)
+                .header("Content-Type", "application/pdf")
+                .body(document.clone())
+                .send()
+                .await
+        };
+        assert_eq!(asked(&upstream, send).await, calls, "{code}");
+    }
+    assert_eq!(entry_count(&gateway).await, 2);
+    let listed = entries(&gateway, "").await;
+    assert!(listed.iter().all(|entry| entry["status"] == 400), "{listed:?}");
+    for (reason, count) in [("unclassified", 6.0), ("rule", 12.0)] {
+        gateway.wait_metric("gateway_negative_cache_not_recorded_total", &[("reason", reason)], count).await;
+    }
+    settle(&gateway, 24).await;
+}
+
+#[tokio::test]
+async fn input_by_reference_is_never_remembered_however_it_is_named() {
+    let upstream = Upstream::start().await;
+    let gateway = with(&upstream, "profile: azure-document-intelligence").await;
+    upstream.always(refusal(400, inner("InvalidContent")));
+    let json = |body: String| {
+        let gateway = &gateway;
+        async move || {
+            submit(gateway, CLASSIFY)
+                .header("Content-Type", "application/json")
+                .body(body.clone())
+                .send()
+                .await
+        }
+    };
+    assert_eq!(asked(&upstream, json(json!({ "base64Source": "JVBERi0=" }).to_string())).await, 1);
+    assert_eq!(asked(&upstream, json(json!({ "urlSource": "https://a/b.pdf" }).to_string())).await, 3);
+    assert_eq!(asked(&upstream, json(r#"{"url\u0053ource":"https://a/b.pdf"}"#.to_owned())).await, 3);
+    // behind a document that is too long for the memory of one body
+    let long = format!(r#"{{"padding":"{}","urlSource":"https://a/b.pdf"}}"#, "A".repeat(3_000_000));
+    assert_eq!(asked(&upstream, json(long)).await, 3);
+    // a form field and a query parameter
+    let (content_type, form) = multipart(
+        "b",
+        &[Part::field("urlSource", "https://a/b.pdf"), Part::file("file", "a.pdf", "application/pdf", b"x")],
+    );
+    let send = async || {
+        submit(&gateway, CLASSIFY).header("Content-Type", &content_type).body(form.clone()).send().await
+    };
+    assert_eq!(asked(&upstream, send).await, 3);
+    let query = format!("{CLASSIFY}?urlSource=https%3A%2F%2Fa");
+    let send = async || {
+        submit(&gateway, &query).header("Content-Type", "application/pdf").body(&DOC[..]).send().await
+    };
+    assert_eq!(asked(&upstream, send).await, 3);
+    gateway.wait_metric("gateway_negative_cache_not_recorded_total", &[("reason", "reference")], 15.0).await;
+}
+
+#[tokio::test]
+async fn what_stands_in_front_of_the_service_is_not_believed() {
+    let upstream = Upstream::start().await;
+    let gateway = with(&upstream, "profile: azure-document-intelligence").await;
+    let html = "<html><head><title>413 Request Entity Too Large</title></head></html>";
+    for reply in [
+        Reply::status(413).header("Content-Type", "text/html").body(html),
+        Reply::status(400).header("Content-Type", "text/plain").body("Bad Request"),
+        Reply::status(400),
+        refusal(400, json!({ "statusCode": 400, "message": "InvalidContent" })),
+        refusal(400, inner("InvalidContent")).header("Retry-After", "5"),
+        refusal(400, inner("InvalidContent")).header("x-should-retry", "true"),
+    ] {
+        upstream.always(reply);
+        assert_eq!(asked(&upstream, async || document(&gateway).send().await).await, 3);
+    }
+    assert_eq!(entry_count(&gateway).await, 0);
+    // and the service itself is, the moment it speaks
+    upstream.always(refusal(400, inner("InvalidContent")));
+    assert_eq!(asked(&upstream, async || document(&gateway).send().await).await, 1);
+}
+
+#[tokio::test]
+async fn short_verdicts_live_shorter() {
+    let upstream = Upstream::start().await;
+    let gateway = with(&upstream, "profile: azure-document-intelligence, ttl_s: 500, short_ttl_s: 100").await;
+    for (code, life) in [("InvalidContent", 500), ("InvalidContentLength", 100)] {
+        upstream.always(refusal(400, inner(code)));
+        let send = async || {
+            submit(&gateway, CLASSIFY).header("Content-Type", "application/pdf").body(code).send().await
+        };
+        assert_live(&send().await, 400);
+        let hit = send().await;
+        assert!(hit.is_hit());
+        let status = hit.header("cache-status").unwrap_or_default();
+        let ttl = status
+            .split("ttl=")
+            .nth(1)
+            .and_then(|rest| rest.split(';').next())
+            .and_then(|t| t.parse::<u64>().ok());
+        assert!(ttl.is_some_and(|ttl| ttl <= life && ttl + 60 > life), "{code}: {status}");
+    }
+}
+
+#[tokio::test]
+async fn keyed_verdicts_are_remembered_where_that_is_switched_on_and_the_key_holds_all() {
+    let upstream = Upstream::start().await;
+    upstream.always(refusal(
+        400,
+        json!({ "error": { "code": "InvalidArgument", "innererror": { "code": "InvalidParameter" } } }),
+    ));
+    for (keys, calls) in [
+        ("profile: azure-document-intelligence", 3),
+        ("profile: azure-document-intelligence, remember_keyed: true", 1),
+        ("profile: azure-document-intelligence, remember_keyed: true, ignored_query: [pages]", 3),
+    ] {
+        let gateway = with(&upstream, keys).await;
+        assert_eq!(asked(&upstream, async || document(&gateway).send().await).await, calls, "{keys}");
+    }
+}
+
+#[tokio::test]
+async fn a_service_may_say_it_itself_where_it_is_trusted() {
+    let upstream = Upstream::start().await;
+    let say = |class: &str| refusal(422, json!({ "detail": "no" })).header("X-Refusal-Class", class);
+    for (keys, class, calls) in [
+        ("profile: status, trust_refusal_class: true", "content", 1),
+        ("profile: status, trust_refusal_class: true", "transient", 3),
+        ("profile: status, trust_refusal_class: true", "caller", 3),
+        ("profile: fastapi, trust_refusal_class: true", "content", 1),
+        ("profile: fastapi", "content", 3),
+    ] {
+        upstream.always(say(class));
+        let gateway = with(&upstream, keys).await;
+        assert_eq!(asked(&upstream, async || document(&gateway).send().await).await, calls, "{keys} {class}");
+    }
+}
+
+#[tokio::test]
+async fn whatever_the_verdict_depended_on_leaves_it_behind_when_it_changes() {
+    let upstream = Upstream::start().await;
+    upstream.always(refusal(400, inner("InvalidContent")));
+    let config = |more: &str| {
+        let own = "profiles: [\"@DIR@/own.yaml\"]";
+        Gateway::simple_yaml(&upstream.url(), &[("UPSTREAM", more), ("TOP", own)])
+    };
+    let own = |rule: &str| {
+        format!(
+            "profile: own\nabout: ours\nextends: azure-document-intelligence\nrules:\n- {{rule: {rule}, status: 400, when: [{{at: /x, is: y}}], class: content, remember: full}}\n"
+        )
+    };
+    let guarded = |more: &str| format!("negative_cache: {{profile: own{more}}}");
+    let credential =
+        |name: &str| format!("credential: {{header: api-key, value: 'env:{name}'}}\n{}", guarded(""));
+    let mut gateway = Setup::new(&Gateway::simple_yaml(&upstream.url(), &[]))
+        .env("KEY_A", "credential-a")
+        .env("KEY_B", "credential-b")
+        .start()
+        .await;
+    let profile = gateway.dir().join("own.yaml");
+    let write = |rule: &str| std::fs::write(&profile, own(rule)).unwrap();
+    let yaml = |gateway: &Gateway, text: &str| {
+        let text = text
+            .replace("@DIR@", &gateway.dir().display().to_string())
+            .replace("@LISTEN@", &gateway.addr.to_string())
+            .replace("@ADMIN@", &gateway.admin.to_string());
+        std::fs::write(gateway.config_file(), text).unwrap();
+    };
+    write("one");
+    let mut calls = 0;
+    for (change, known) in [
+        (config(&guarded("")), false),
+        (config(&guarded("")), true),
+        (config(&guarded(", tier: S0")), false),
+        (config(&guarded(", generation: 2")), false),
+        (config(&credential("KEY_A")), false),
+        (config(&credential("KEY_B")), false),
+        (config(&credential("KEY_A")), true),
+        (config(&guarded("")), true),
+    ] {
+        yaml(&gateway, &change);
+        gateway.restart().await;
+        let answer = document(&gateway).send().await;
+        assert_eq!(answer.is_hit(), known, "{change}");
+        calls += u64::from(!known);
+        assert_eq!(upstream.calls(), calls);
+    }
+    // no secret reaches the store
+    for entry in std::fs::read_dir(gateway.dir().join("data")).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap_or_default();
+        assert!(!bytes.windows(12).any(|w| w == b"credential-a" || w == b"credential-b"));
+    }
+    // other rules, too
+    write("two");
+    gateway.restart().await;
+    assert!(!document(&gateway).send().await.is_hit());
+}
+
+fn chat(gateway: &Gateway, path: &str, content: &Value) -> Post {
+    let body = json!({ "model": "m", "messages": [{ "role": "user", "content": content }] });
+    submit(gateway, path).header("Content-Type", "application/json").body(body.to_string())
+}
+
+#[tokio::test]
+async fn nv_01_03_09_chat_with_the_memory_on_by_name_remembers_only_what_is_about_the_input() {
+    let upstream = Upstream::start().await;
+    let lines = format!(
+        "- name: llm\n  adapter: openai\n  base_url: \"{}\"\n  mount: /llm\n  negative_cache: {{profile: openai}}",
+        upstream.url()
+    );
+    let gateway = Gateway::with(&upstream.url(), &[("UPSTREAMS", &lines)]).await;
+    let error = |code: Value, kind: &str, message: &str| {
+        refusal(400, json!({ "error": { "message": message, "type": kind, "param": null, "code": code } }))
+    };
+    let inline = json!([{ "type": "image_url", "image_url": { "url": "data:image/png;base64,AAAA" } }]);
+    let linked = json!([{ "type": "image_url", "image_url": { "url": "https://a.example/b.png" } }]);
+    let mut n = 0;
+    for path in ["/llm/v1/chat/completions", "/llm/v1/responses", "/llm/v1/embeddings", "/llm/v1/completions"]
+    {
+        for (reply, content, calls) in [
+            (
+                error(
+                    json!("invalid_image_format"),
+                    "invalid_request_error",
+                    "You uploaded an unsupported image.",
+                ),
+                &inline,
+                1,
+            ),
+            (
+                error(
+                    json!("invalid_image_format"),
+                    "invalid_request_error",
+                    "You uploaded an unsupported image.",
+                ),
+                &linked,
+                3,
+            ),
+            (error(json!("context_length_exceeded"), "invalid_request_error", "too long"), &inline, 1),
+            (error(json!(null), "invalid_request_error", "balance too low"), &inline, 3),
+            (error(json!("billing_hard_limit_reached"), "invalid_request_error", "m"), &inline, 3),
+            (error(json!("model_not_found"), "invalid_request_error", "m"), &inline, 3),
+            (error(json!("content_filter"), "invalid_request_error", "m"), &inline, 3),
+            (
+                error(
+                    json!("sanitizer_server_error"),
+                    "invalid_request_error",
+                    "You uploaded an unsupported image.",
+                ),
+                &inline,
+                3,
+            ),
+        ] {
+            n += 1;
+            upstream.always(reply);
+            let mut content = content.clone();
+            content.as_array_mut().unwrap().push(json!({ "type": "text", "text": format!("number {n}") }));
+            let send = async || chat(&gateway, path, &content).send().await;
+            assert_eq!(asked(&upstream, send).await, calls, "{path} {content}");
+        }
+    }
+    // good answers, streamed ones among them, pass; and topping the account up helps at once
+    upstream.always(
+        Reply::status(200).header("Content-Type", "text/event-stream").body("data: {}\n\ndata: [DONE]\n\n"),
+    );
+    let send = async || chat(&gateway, "/llm/v1/chat/completions", &inline).send().await;
+    assert_eq!(asked(&upstream, send).await, 3);
+    // what carries no input is not looked at
+    upstream.always(refusal(400, json!({ "error": { "code": "invalid_image_format" } })));
+    let send = async || submit(&gateway, "/llm/v1/files").body("x").send().await;
+    assert_eq!(asked(&upstream, send).await, 3);
+}
