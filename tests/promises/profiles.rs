@@ -1,5 +1,7 @@
 //! Profiles at the wire: which refusals are remembered is told by rules, counted at the upstream.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use nevertwice_testkit::{
     Answer, DOC, Gateway, Part, Post, Reply, Setup, Upstream, multipart, random_document,
 };
@@ -253,6 +255,23 @@ async fn whatever_the_verdict_depended_on_leaves_it_behind_when_it_changes() {
     write("two");
     gateway.restart().await;
     assert!(!document(&gateway).send().await.is_hit());
+}
+
+#[tokio::test]
+async fn a_document_in_base64_is_known_by_the_digest_of_its_bytes() {
+    let upstream = Upstream::start().await;
+    let gateway = with(&upstream, "profile: azure-document-intelligence").await;
+    upstream.always(refusal(400, inner("InvalidContent")));
+    let body = json!({ "base64Source": STANDARD.encode(DOC) }).to_string();
+    assert_live(
+        &submit(&gateway, CLASSIFY).header("Content-Type", "application/json").body(body).send().await,
+        400,
+    );
+    assert_live(&document(&gateway).send().await, 400);
+    let listed = entries(&gateway, "").await;
+    let digests: Vec<_> = listed.iter().map(|entry| &entry["document_sha256"]).collect();
+    assert_eq!(digests.len(), 2);
+    assert_eq!(digests[0], digests[1]);
 }
 
 fn chat(gateway: &Gateway, path: &str, content: &Value) -> Post {

@@ -17,7 +17,7 @@ use crate::status::{RefusalStatus, StatusSet};
 
 pub use judge::{Explanation, Rules, Terms};
 pub use pointer::{NotAPointer, Pointer};
-pub use request::{Phase, Reference, ReferenceSearch, RequestFacts};
+pub use request::{DocumentSearch, Phase, Reference, ReferenceSearch, RequestFacts};
 pub use rule::{
     Class, Condition, Confidence, Dependency, Needle, Remember, Rule, RuleStatus, Source, Test, Wanted,
 };
@@ -176,6 +176,12 @@ impl Profile {
     #[must_use]
     pub fn references(&self) -> &[Box<str>] {
         self.rules().map_or(&[], |rules| &rules.references)
+    }
+
+    /// The keys under which a JSON request holds the document in base64.
+    #[must_use]
+    pub fn documents(&self) -> &[Box<str>] {
+        self.rules().map_or(&[], |rules| &rules.documents)
     }
 
     /// Where its error codes are, most exact first.

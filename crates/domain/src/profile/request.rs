@@ -6,6 +6,12 @@
 
 use std::borrow::Cow;
 
+use base64::Engine as _;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use sha2::{Digest, Sha256};
+
+use crate::fingerprint::DocumentDigest;
+
 /// At which step of an operation an answer was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Phase {
@@ -49,6 +55,8 @@ pub struct ReferenceSearch<'k> {
     keys: &'k [Box<str>],
     found: Option<Reference>,
     reading: Reading,
+    /// What the text under a key of ours says so far.
+    said: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -62,6 +70,14 @@ enum Reading {
     Opaque,
 }
 
+/// Behind a byte order mark and blanks: where a JSON object or list begins; `None` = not in these bytes yet.
+fn json_begins(bytes: &[u8]) -> Option<Result<usize, NotJson>> {
+    let begin = bytes.iter().position(|b| !b.is_ascii_whitespace() && !b"\xef\xbb\xbf".contains(b))?;
+    Some(if b"{[".contains(&bytes[begin]) { Ok(begin) } else { Err(NotJson) })
+}
+
+struct NotJson;
+
 impl<'k> ReferenceSearch<'k> {
     /// A search for these keys, in the body of a request with this content type.
     #[must_use]
@@ -71,7 +87,7 @@ impl<'k> ReferenceSearch<'k> {
             value.eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
         });
         let reading = if urlencoded { Reading::Pairs(Pairs::default()) } else { Reading::Start };
-        Self { keys, found: None, reading }
+        Self { keys, found: None, reading, said: Vec::new() }
     }
 
     /// A query, without the `?`.
@@ -96,15 +112,20 @@ impl<'k> ReferenceSearch<'k> {
     /// The next bytes of the body. Whether more are of use.
     pub fn feed(&mut self, mut bytes: &[u8]) -> bool {
         if matches!(self.reading, Reading::Start) {
-            // a byte order mark and blanks may stand before JSON
-            let begin = bytes.iter().position(|b| !b.is_ascii_whitespace() && !b"\xef\xbb\xbf".contains(b));
-            let Some(begin) = begin else { return true };
-            bytes = &bytes[begin..];
-            self.reading =
-                if b"{[".contains(&bytes[0]) { Reading::Json(Json::default()) } else { Reading::Opaque };
+            match json_begins(bytes) {
+                None => return true,
+                Some(Ok(begin)) => {
+                    bytes = &bytes[begin..];
+                    self.reading = Reading::Json(Json::default());
+                }
+                Some(Err(NotJson)) => self.reading = Reading::Opaque,
+            }
         }
         match &mut self.reading {
-            Reading::Json(json) => json.feed(bytes, self.keys, &mut self.found),
+            Reading::Json(json) => {
+                let mut finder = Finder { keys: self.keys, found: &mut self.found, said: &mut self.said };
+                json.feed(bytes, self.keys, &mut finder);
+            }
             Reading::Pairs(pairs) => pairs.feed(bytes, self.keys, &mut self.found),
             Reading::Start | Reading::Opaque => return false,
         }
@@ -124,6 +145,49 @@ impl<'k> ReferenceSearch<'k> {
         }
         self.found
     }
+}
+
+struct Finder<'s> {
+    keys: &'s [Box<str>],
+    found: &'s mut Option<Reference>,
+    said: &'s mut Vec<u8>,
+}
+
+impl Values for Finder<'_> {
+    fn text(&mut self, _: usize, piece: &[u8]) {
+        let room = KEY_MAX.saturating_sub(self.said.len());
+        self.said.extend_from_slice(&piece[..piece.len().min(room)]);
+    }
+
+    fn text_ends(&mut self, key: usize) {
+        if names(self.said) {
+            self.number(key);
+        }
+        self.said.clear();
+    }
+
+    fn number(&mut self, key: usize) {
+        *self.found = self.keys.get(key).map(|key| Reference::Named(key.clone()));
+    }
+
+    fn too_deep(&mut self) {
+        *self.found = Some(Reference::Unsure);
+    }
+
+    fn done(&self) -> bool {
+        self.found.is_some()
+    }
+}
+
+/// Who is told of the values under keys of ours, and of nothing else.
+trait Values {
+    /// A piece of a text, without escapes.
+    fn text(&mut self, key: usize, piece: &[u8]);
+    fn text_ends(&mut self, key: usize);
+    fn number(&mut self, key: usize);
+    fn too_deep(&mut self);
+    /// Whether nothing more is of use.
+    fn done(&self) -> bool;
 }
 
 /// A container that is open: whether it is an object, and the key of ours that its values stand under.
@@ -146,9 +210,8 @@ struct Json {
 /// A string that is being read.
 #[derive(Debug, Default)]
 struct Text {
-    is_key: bool,
-    /// What it says so far, without escapes, up to [`KEY_MAX`] and one more.
-    said: Vec<u8>,
+    /// It is a key, and says this so far; one byte more than [`KEY_MAX`] is kept, so that a longer one equals none.
+    key: Option<Vec<u8>>,
     escape: Escape,
 }
 
@@ -162,43 +225,55 @@ enum Escape {
 }
 
 impl Json {
-    fn feed(&mut self, mut bytes: &[u8], keys: &[Box<str>], found: &mut Option<Reference>) {
+    fn feed(&mut self, mut bytes: &[u8], keys: &[Box<str>], values: &mut impl Values) {
         while let Some((byte, rest)) = bytes.split_first() {
-            if found.is_some() {
+            if values.done() {
                 return;
             }
             if let Some(text) = &mut self.text {
-                if matches!(text.escape, Escape::None) {
+                let mut say = |piece: &[u8]| match (&mut text.key, self.under) {
+                    (Some(key), _) => {
+                        let room = (KEY_MAX + 1).saturating_sub(key.len());
+                        key.extend_from_slice(&piece[..piece.len().min(room)]);
+                    }
+                    (None, Some(under)) => values.text(under, piece),
+                    (None, None) => {}
+                };
+                match text.escape.next(*byte) {
                     // a long value is skipped at the speed of memory
-                    let plain = memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
-                    text.say(&bytes[..plain]);
-                    bytes = &bytes[plain..];
-                    match bytes.split_first() {
-                        None => return,
-                        Some((b'\\', rest)) => {
-                            text.escape = Escape::Begun;
-                            bytes = rest;
-                        }
-                        Some((_, rest)) => {
-                            bytes = rest;
-                            self.text_ends(keys, found);
+                    None => {
+                        let plain = memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len());
+                        say(&bytes[..plain]);
+                        bytes = &bytes[plain..];
+                        match bytes.split_first() {
+                            None => return,
+                            Some((b'\\', rest)) => {
+                                text.escape = Escape::Begun;
+                                bytes = rest;
+                            }
+                            Some((_, rest)) => {
+                                bytes = rest;
+                                self.text_ends(keys, values);
+                            }
                         }
                     }
-                } else {
-                    text.escaped(*byte);
-                    bytes = rest;
+                    Some(said) => {
+                        if let Some(said) = said {
+                            say(said.encode_utf8(&mut [0; 4]).as_bytes());
+                        }
+                        bytes = rest;
+                    }
                 }
                 continue;
             }
             bytes = rest;
             match byte {
                 b'"' => {
-                    self.text = Some(Text { is_key: self.key_next, ..Text::default() });
+                    self.text = Some(Text { key: self.key_next.then(Vec::new), ..Text::default() });
                 }
                 b'{' | b'[' => {
                     if self.open.len() == DEPTH_MAX {
-                        *found = Some(Reference::Unsure);
-                        return;
+                        return values.too_deep();
                     }
                     let object = *byte == b'{';
                     // the items of a list under a key stand under it; those of an object have keys of their own
@@ -218,8 +293,8 @@ impl Json {
                 }
                 b':' => self.key_next = false,
                 b'-' | b'0'..=b'9' => {
-                    if let Some(key) = self.under.and_then(|i| keys.get(i)) {
-                        *found = Some(Reference::Named(key.clone()));
+                    if let Some(under) = self.under {
+                        values.number(under);
                     }
                 }
                 _ => {}
@@ -227,15 +302,17 @@ impl Json {
         }
     }
 
-    fn text_ends(&mut self, keys: &[Box<str>], found: &mut Option<Reference>) {
-        let Some(text) = self.text.take() else { return };
-        if text.is_key {
-            self.key_next = false;
-            self.under = keys.iter().position(|key| key.as_bytes() == text.said.as_slice());
-        } else if let Some(key) = self.under.and_then(|i| keys.get(i))
-            && names(&text.said)
-        {
-            *found = Some(Reference::Named(key.clone()));
+    fn text_ends(&mut self, keys: &[Box<str>], values: &mut impl Values) {
+        match self.text.take().and_then(|text| text.key) {
+            Some(name) => {
+                self.key_next = false;
+                self.under = keys.iter().position(|key| key.as_bytes() == name.as_slice());
+            }
+            None => {
+                if let Some(under) = self.under {
+                    values.text_ends(under);
+                }
+            }
         }
     }
 }
@@ -247,40 +324,175 @@ fn names(value: &[u8]) -> bool {
     !value.is_empty() && !inline
 }
 
-impl Text {
-    fn say(&mut self, bytes: &[u8]) {
-        let room = (KEY_MAX + 1).saturating_sub(self.said.len());
-        self.said.extend_from_slice(&bytes[..bytes.len().min(room)]);
+impl Escape {
+    /// `None`: there is no escape here. Else the next byte belongs to it; with the last one comes what it says.
+    fn next(&mut self, byte: u8) -> Option<Option<char>> {
+        let (next, said) = match *self {
+            Self::None => return None,
+            Self::Begun if byte == b'u' => (Self::Unicode(0, 0), None),
+            Self::Begun => {
+                let said = match byte {
+                    b'n' => '\n',
+                    b't' => '\t',
+                    b'r' => '\r',
+                    b'b' => '\u{8}',
+                    b'f' => '\u{c}',
+                    other => char::from(other),
+                };
+                (Self::None, Some(said))
+            }
+            Self::Unicode(digits, value) => {
+                let value = value * 16 + char::from(byte).to_digit(16).unwrap_or(0);
+                match digits {
+                    0..3 => (Self::Unicode(digits + 1, value), None),
+                    // no key of ours has a surrogate in it
+                    _ => (Self::None, Some(char::from_u32(value).unwrap_or(char::REPLACEMENT_CHARACTER))),
+                }
+            }
+        };
+        *self = next;
+        Some(said)
+    }
+}
+
+/// Looks for the document in a JSON request: the first text under one of some keys, in base64 (RFC 4648 section 4), alone or
+/// behind the head of a data URL (RFC 2397).
+#[derive(Debug)]
+pub struct DocumentSearch<'k> {
+    keys: &'k [Box<str>],
+    reading: Option<Json>,
+    decoder: Decoder,
+}
+
+impl<'k> DocumentSearch<'k> {
+    /// A search for these keys.
+    #[must_use]
+    pub fn new(keys: &'k [Box<str>]) -> Self {
+        Self { keys, reading: None, decoder: Decoder::default() }
     }
 
-    fn escaped(&mut self, byte: u8) {
-        match self.escape {
-            Escape::None => {}
-            Escape::Begun if byte == b'u' => self.escape = Escape::Unicode(0, 0),
-            Escape::Begun => {
-                self.escape = Escape::None;
-                self.say(&[match byte {
-                    b'n' => b'\n',
-                    b't' => b'\t',
-                    b'r' => b'\r',
-                    b'b' => 8,
-                    b'f' => 12,
-                    other => other,
-                }]);
-            }
-            Escape::Unicode(digits, value) => {
-                let digit = char::from(byte).to_digit(16).unwrap_or(0);
-                let value = value * 16 + digit;
-                if digits < 3 {
-                    self.escape = Escape::Unicode(digits + 1, value);
-                    return;
+    /// The next bytes of the body. Whether more are of use.
+    pub fn feed(&mut self, mut bytes: &[u8]) -> bool {
+        let json = match &mut self.reading {
+            Some(json) => json,
+            none => match json_begins(bytes) {
+                None => return true,
+                Some(Err(NotJson)) => return false,
+                Some(Ok(begin)) => {
+                    bytes = &bytes[begin..];
+                    none.insert(Json::default())
                 }
-                self.escape = Escape::None;
-                // no key of ours has a surrogate in it
-                let char = char::from_u32(value).unwrap_or(char::REPLACEMENT_CHARACTER);
-                self.say(char.encode_utf8(&mut [0; 4]).as_bytes());
+            },
+        };
+        json.feed(bytes, self.keys, &mut self.decoder);
+        !self.decoder.done()
+    }
+
+    /// SHA-256 and length of the document, if there was one that could be decoded.
+    #[must_use]
+    pub fn finish(self) -> Option<(DocumentDigest, u64)> {
+        match self.decoder.state {
+            Decoding::Ended => {
+                Some((DocumentDigest::from_bytes(self.decoder.hasher.finalize().into()), self.decoder.length))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Decoder {
+    state: Decoding,
+    /// Characters that wait for the rest of their four.
+    waiting: Vec<u8>,
+    hasher: Sha256,
+    length: u64,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Decoding {
+    /// Nothing seen yet, or the head of a data URL.
+    #[default]
+    Head,
+    Body,
+    Ended,
+    Broken,
+}
+
+/// Senders differ in whether they pad.
+const ENGINE: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// The longest head of a data URL.
+const DATA_HEAD_MAX: usize = 256;
+/// What is decoded at once, in characters; a multiple of four.
+const DECODE_AT_ONCE: usize = 8192;
+
+impl Decoder {
+    fn decode(&mut self, last: bool) {
+        let whole = if last { self.waiting.len() } else { self.waiting.len() / 4 * 4 };
+        let decoded = ENGINE.decode(&self.waiting[..whole]);
+        match decoded {
+            Ok(bytes) => {
+                self.hasher.update(&bytes);
+                self.length += bytes.len() as u64;
+                self.waiting.drain(..whole);
+            }
+            Err(_) => self.state = Decoding::Broken,
+        }
+    }
+}
+
+impl Values for Decoder {
+    fn text(&mut self, _: usize, mut piece: &[u8]) {
+        while !piece.is_empty() && !self.done() {
+            let (now, later) = piece.split_at(piece.len().min(DECODE_AT_ONCE));
+            piece = later;
+            self.waiting.extend(now.iter().filter(|b| !b.is_ascii_whitespace()));
+            if self.state == Decoding::Head {
+                let inline = self.waiting.len().min(INLINE.len());
+                if !self.waiting[..inline].eq_ignore_ascii_case(&INLINE[..inline]) {
+                    self.state = Decoding::Body;
+                } else if let Some(comma) = self.waiting.iter().position(|b| *b == b',') {
+                    let head = self.waiting.drain(..=comma).collect::<Vec<_>>().to_ascii_lowercase();
+                    self.state = if head.ends_with(b";base64,") { Decoding::Body } else { Decoding::Broken };
+                } else if self.waiting.len() > DATA_HEAD_MAX {
+                    self.state = Decoding::Broken;
+                }
+            }
+            // the end, with its padding, waits for the end of the text
+            if self.state == Decoding::Body && self.waiting.len() > DECODE_AT_ONCE {
+                let end = self.waiting.split_off(self.waiting.len() / 4 * 4 - 4);
+                self.decode(false);
+                self.waiting.extend(end);
             }
         }
+    }
+
+    fn text_ends(&mut self, _: usize) {
+        match self.state {
+            Decoding::Body => {
+                self.decode(true);
+                if self.state == Decoding::Body {
+                    self.state = Decoding::Ended;
+                }
+            }
+            // an empty text is no document; another one may come
+            Decoding::Head if self.waiting.is_empty() => {}
+            _ => self.state = Decoding::Broken,
+        }
+    }
+
+    fn number(&mut self, _: usize) {}
+
+    fn too_deep(&mut self) {
+        self.state = Decoding::Broken;
+    }
+
+    fn done(&self) -> bool {
+        matches!(self.state, Decoding::Ended | Decoding::Broken)
     }
 }
 
@@ -459,7 +671,46 @@ mod tests {
         }
     }
 
+    fn document(text: &str, piece: usize) -> Option<(DocumentDigest, u64)> {
+        let keys: Vec<Box<str>> = vec!["base64Source".into(), "file".into()];
+        let mut search = DocumentSearch::new(&keys);
+        for piece in text.as_bytes().chunks(piece) {
+            search.feed(piece);
+        }
+        search.finish()
+    }
+
+    #[test]
+    fn documents_in_base64() {
+        let of = |document: &[u8]| Some((DocumentDigest::of(document), document.len() as u64));
+        for (text, found) in [
+            (r#"{"base64Source":"aGVsbG8="}"#, of(b"hello")),
+            (r#"{"base64Source":"aGVsbG8"}"#, of(b"hello")),
+            (r#"{"base64Source":"aGVs\nbG8="}"#, of(b"hello")),
+            (r#"{"a":{"file":"data:application/pdf;base64,aGVsbG8="}}"#, of(b"hello")),
+            (r#"{"a":[{"file":""},{"file":"Pz8\/"},{"file":"aGVsbG8="}]}"#, of(b"???")),
+            (r#"{"file":"data:text/plain,hello"}"#, None),
+            (r#"{"file":"https://a.example/b.pdf"}"#, None),
+            (r#"{"file":"aGVsbG8=aGVsbG8="}"#, None),
+            (r#"{"file":"aGVsb"}"#, None),
+            (r#"{"text":"aGVsbG8="}"#, None),
+            (r#"{"file":"aGVsbG8="#, None),
+            ("%PDF", None),
+        ] {
+            for piece in [1, 3, 1000] {
+                assert_eq!(document(text, piece), found, "{text} by {piece}");
+            }
+        }
+    }
+
     proptest! {
+        #[test]
+        fn a_document_is_found_in_any_pieces(bytes in proptest::collection::vec(any::<u8>(), 1..40_000), piece in 1_usize..20_000) {
+            let text = base64::engine::general_purpose::STANDARD.encode(&bytes);
+            let text = json!({ "urlSource": null, "base64Source": text }).to_string();
+            prop_assert_eq!(document(&text, piece), Some((DocumentDigest::of(&bytes), bytes.len() as u64)));
+        }
+
         #[test]
         fn the_stream_sees_what_a_parser_sees(value in any_json(), at in 0_usize..64) {
             let value = json!([value]);

@@ -1,6 +1,7 @@
 //! Taking the request's body. On a guarded route it is read to its end and digested on the way: no complete body, no key.
 //! Elsewhere it is passed on as it comes.
 
+use std::io;
 use std::ops::Range;
 use std::time::Instant;
 
@@ -39,6 +40,22 @@ pub(super) struct Document {
     pub(super) form: bool,
     /// The names of a form's parts that are no files; `None` when they are too many to tell.
     pub(super) values: Option<Vec<Vec<u8>>>,
+}
+
+impl Document {
+    /// Shows the body to `take`, piece by piece, as long as that wants more.
+    pub(super) async fn read(&self, mut take: impl FnMut(&[u8]) -> bool) -> io::Result<()> {
+        let mut at = 0;
+        while let Some(chunk) = self.body.clone().chunk(at).await? {
+            if !take(&chunk) {
+                break;
+            }
+            at += chunk.len() as u64;
+            // a long document must not hold up the other requests of this worker
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
 }
 
 /// Takes the body.
@@ -196,7 +213,7 @@ fn empty() -> Rejection {
     Rejection::with(OwnCode::EmptyDocument, "send the document as the body, or as a file part of a form")
 }
 
-fn spill_failed(error: std::io::Error) -> Rejection {
+fn spill_failed(error: io::Error) -> Rejection {
     tracing::error!(%error, "a request body could not be kept on disk");
     OwnCode::SpillFailed.into()
 }

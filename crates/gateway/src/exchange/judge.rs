@@ -145,15 +145,7 @@ impl Document {
             }
             return Ok(());
         }
-        let mut at = 0;
-        while let Some(chunk) = self.body.clone().chunk(at).await? {
-            if !search.feed(&chunk) {
-                break;
-            }
-            at += chunk.len() as u64;
-            tokio::task::yield_now().await;
-        }
-        Ok(())
+        self.read(|chunk| search.feed(chunk)).await
     }
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderName, header, response};
 use nevertwice_domain::entry::{DocumentFacts, ENTRY_SCHEMA, Entry, ReplayFields};
 use nevertwice_domain::fingerprint::DocumentDigest;
-use nevertwice_domain::profile::{NotRecorded, Verdict};
+use nevertwice_domain::profile::{DocumentSearch, NotRecorded, Verdict};
 use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::strike::LifePolicy;
 use nevertwice_domain::tenant::UpstreamName;
@@ -58,6 +58,7 @@ pub(super) async fn remember(
                 attempt: &attempt,
                 tenant: &plan.tenant,
                 upstream: upstream.name(),
+                documents: plan.guarded.as_ref().map_or(&[], |guarded| guarded.profile.documents()),
                 status: *status,
                 verdict,
             };
@@ -89,6 +90,8 @@ struct Refused<'a> {
     attempt: &'a Attempt,
     tenant: &'a Tenant,
     upstream: &'a UpstreamName,
+    /// The keys under which a JSON request holds the document.
+    documents: &'a [Box<str>],
     status: RefusalStatus,
     verdict: &'a Verdict,
 }
@@ -111,7 +114,7 @@ impl Refused<'_> {
     ) -> Result<(), NotRecorded> {
         let AnswerBody::Whole(body) = &answer.body else { return Err(NotRecorded::Incomplete) };
         let deadline = until(self.guard, answer);
-        let facts = match tokio::time::timeout_at(deadline.into(), document.facts()).await {
+        let facts = match tokio::time::timeout_at(deadline.into(), document.facts(self.documents)).await {
             Ok(Ok(facts)) => facts,
             Ok(Err(error)) => {
                 tracing::error!(%error, "a document could not be read back from disk, its refusal is not remembered");
@@ -161,8 +164,16 @@ fn replay_fields(head: &response::Parts) -> ReplayFields {
 }
 
 impl Document {
-    /// SHA-256 and length of the document. Computed here, once, and kept in the entry.
-    async fn facts(&self) -> io::Result<DocumentFacts> {
+    /// SHA-256 and length of the document. Computed here, once, and kept in the entry. `documents` are the keys under which a JSON
+    /// request holds it in base64: what people know it by is the digest of its bytes.
+    async fn facts(&self, documents: &[Box<str>]) -> io::Result<DocumentFacts> {
+        if !documents.is_empty() && !self.form {
+            let mut search = DocumentSearch::new(documents);
+            self.read(|chunk| search.feed(chunk)).await?;
+            if let Some((digest, bytes)) = search.finish() {
+                return Ok(DocumentFacts { digest, bytes, parts: 1 });
+            }
+        }
         let mut hasher = Sha256::new();
         self.body.visit(&self.ranges, |bytes| hasher.update(bytes)).await?;
         Ok(DocumentFacts {
