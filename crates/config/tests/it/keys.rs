@@ -207,7 +207,7 @@ fn what_comes_later_says_so() {
         let name = key.split(':').next().unwrap_or_default();
         refused(&up(key), &format!("upstreams[0].{name}"), "is not supported by this version yet");
     }
-    for key in ["loop_breaker: {}", "trust_refusal_class: true", "short_ttl_s: 5"] {
+    for key in ["trust_refusal_class: true", "short_ttl_s: 5"] {
         let name = key.split(':').next().unwrap_or_default();
         let path = format!("upstreams[0].negative_cache.{name}");
         refused(&up(&format!("negative_cache: {{{key}}}")), &path, "is not supported by this version yet");
