@@ -12,6 +12,7 @@ use nevertwice_domain::fingerprint::{DeploymentKey, KeyBase, upstream_identity};
 use nevertwice_domain::tenant::{Scope, TenantId, UpstreamName};
 use secrecy::ExposeSecret;
 
+use crate::loop_breaker::LoopBreaker;
 use crate::memory::{Memory, UpstreamGuard};
 use crate::metrics::{Metrics, UpstreamMetrics};
 use crate::pool::Pool;
@@ -26,6 +27,8 @@ pub struct Upstream {
     pub(crate) credential: Option<(HeaderName, HeaderValue)>,
     /// The memory's side; `None` = the memory is off here.
     pub(crate) guard: Option<UpstreamGuard>,
+    /// `None` = it is off here.
+    pub(crate) loop_breaker: Option<LoopBreaker>,
     /// The unchanging part of the key, by scope of the caller.
     key_bases: HashMap<Option<TenantId>, Arc<KeyBase>>,
     shared_base: Option<Arc<KeyBase>>,
@@ -55,6 +58,8 @@ impl Upstream {
             (Some(memory), Some(guard)) => bases(&config, guard, tenants, &memory.key, credential.as_ref()),
             _ => (HashMap::new(), None),
         };
+        let policy = guard.as_ref().and_then(|guard| guard.rules.loop_breaker);
+        let loop_breaker = policy.map(|policy| LoopBreaker::new(policy, metrics.loop_breaker(name.as_str())));
         let statuses = memory.filter(|_| guard.is_some()).map(|m| &m.statuses);
         Ok(Self {
             client: Client::new(&config)?,
@@ -62,6 +67,7 @@ impl Upstream {
             metrics: metrics.upstream(name.as_str(), config.pool.max_in_flight, statuses),
             credential,
             guard,
+            loop_breaker,
             key_bases,
             shared_base,
             routes: config.sync_paths.iter().map(|p| p.as_str().into()).collect(),

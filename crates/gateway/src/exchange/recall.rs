@@ -13,22 +13,30 @@ use nevertwice_domain::tenant::UpstreamName;
 use nevertwice_store::redis::RemoteLanding;
 use nevertwice_store::{Fence, Lease};
 
-use super::Rejection;
 use super::account::Record;
-use super::headers;
 use super::intake::{Document, Taken};
 use super::plan::Plan;
+use super::{Rejection, headers, hold};
 use crate::Shared;
 use crate::body::outbound::{ClientBody, Outbound};
+use crate::loop_breaker::Held;
 use crate::memory::{Attempt, Boarding, Guarded, Landing, Memory, UpstreamGuard};
 use crate::pool::Permit;
 
 /// What the memory says.
 pub(super) enum Recall {
-    /// The upstream has refused this before.
-    Known(Arc<Entry>),
+    /// The answer.
+    Known(Known),
     /// It has to be asked.
     Unknown(Box<Call>),
+}
+
+/// An answer that is there without the upstream.
+pub(super) enum Known {
+    /// The upstream has refused this before.
+    Refused(Arc<Entry>),
+    /// The upstream has failed on this again and again, and is spared it for a while.
+    Held(Held),
 }
 
 /// A request that goes upstream.
@@ -122,13 +130,19 @@ pub(super) async fn recall(
     headers::strip_named(&mut head.headers);
     let key = key(memory, guard, &base, &plan, &head, &document);
     record.fingerprint = Some(key.fingerprint);
-    let asked = match guard.rules.mode {
+    let mut asked = match guard.rules.mode {
         Mode::Enforce => match ask(memory, guard, &plan, key, record).await {
             Ok(asked) => asked,
-            Err(entry) => return Ok(Recall::Known(entry)),
+            Err(entry) => return Ok(Recall::Known(Known::Refused(entry))),
         },
         Mode::Observe => observe(memory, guard, &plan, key, record).await,
     };
+    if let Some(held) = hold::look(gateway, &upstream, &asked.key) {
+        if let Some(attempt) = asked.attempt.take() {
+            attempt.land(Landing::NoVerdict);
+        }
+        return Ok(Recall::Known(Known::Held(held)));
+    }
     head.headers = headers::guarded(&head.headers, &guard.rules.key_headers, &record.trace);
     headers::set_credential(&mut head.headers, &upstream);
     Ok(Recall::Unknown(Box::new(Call { plan, head, body: CallBody::Document(document), asked: Some(asked) })))
@@ -292,9 +306,10 @@ async fn look_for_all(
     }
 }
 
-/// Whether a verdict became known while this request waited for its place: then it does not go up any more.
-pub(super) async fn look_again(gateway: &Shared, call: &mut Call) -> Option<Arc<Entry>> {
-    let (memory, guard) = (gateway.memory.as_ref()?, call.plan.upstream.guard.as_ref()?);
+/// Whether a verdict became known, or a hold began, while this request waited for its place: then it does not go up any more.
+pub(super) async fn look_again(gateway: &Shared, call: &mut Call) -> Option<Known> {
+    let upstream = &call.plan.upstream;
+    let (memory, guard) = (gateway.memory.as_ref()?, upstream.guard.as_ref()?);
     let asked = call.asked.as_mut()?;
     if guard.rules.mode == Mode::Observe {
         return None;
@@ -302,9 +317,12 @@ pub(super) async fn look_again(gateway: &Shared, call: &mut Call) -> Option<Arc<
     if let Some(attempt) = &mut asked.attempt {
         attempt.begins_now();
     }
-    let (entry, fence) = memory.recall(&asked.key, call.plan.upstream.name(), guard).await;
+    let (entry, fence) = memory.recall(&asked.key, upstream.name(), guard).await;
     asked.fence = fence;
-    entry
+    match entry {
+        Some(entry) => Some(Known::Refused(entry)),
+        None => hold::look(gateway, upstream, &asked.key).map(Known::Held),
+    }
 }
 
 /// `mode: observe`: counts what would have been replayed; nobody waits and nothing is replayed.

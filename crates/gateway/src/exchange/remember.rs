@@ -13,6 +13,7 @@ use nevertwice_domain::tenant::UpstreamName;
 use sha2::{Digest, Sha256};
 
 use super::account::Record;
+use super::hold;
 use super::identify::Tenant;
 use super::intake::Document;
 use super::judge::{Answer, AnswerBody, Meaning};
@@ -36,6 +37,11 @@ pub(super) async fn remember(
         return answer;
     };
     let Some(attempt) = asked.attempt.take() else { return answer };
+    let document = match &body {
+        CallBody::Document(document) => Some(document.as_ref()),
+        CallBody::Passing(_) => None,
+    };
+    hold::take_note(gateway, &plan, &asked.key, document, &answer, record).await;
     let landing = match (&answer.meaning, &body) {
         (Meaning::Nothing, _) => Landing::NoVerdict,
         (Meaning::Accepted, _) => {
@@ -74,7 +80,7 @@ pub(super) async fn remember(
 }
 
 /// Until when the answer's head may wait.
-fn until(guard: &UpstreamGuard, answer: &Answer) -> Instant {
+pub(super) fn until(guard: &UpstreamGuard, answer: &Answer) -> Instant {
     (answer.at + guard.rules.judge_wait).max(Instant::now() + LEAST_WAIT)
 }
 
@@ -133,7 +139,7 @@ impl Refused<'_> {
     }
 }
 
-fn replay_fields(head: &response::Parts) -> ReplayFields {
+pub(super) fn replay_fields(head: &response::Parts) -> ReplayFields {
     // several lines are one list (RFC 9110 section 5.3)
     let field = |name: &HeaderName| {
         let values: Vec<&[u8]> = head.headers.get_all(name).iter().map(|v| v.as_bytes()).collect();
@@ -148,7 +154,7 @@ fn replay_fields(head: &response::Parts) -> ReplayFields {
 
 impl Document {
     /// SHA-256 and length of the document. Computed here, once, and kept in the entry.
-    async fn facts(&self) -> io::Result<DocumentFacts> {
+    pub(super) async fn facts(&self) -> io::Result<DocumentFacts> {
         let mut hasher = Sha256::new();
         self.body.visit(&self.ranges, |bytes| hasher.update(bytes)).await?;
         Ok(DocumentFacts {
