@@ -221,11 +221,11 @@ async fn lb_03_one_tenant_alone_does_not_hold_what_tenants_share() {
 #[tokio::test]
 async fn lb_04_what_speaks_of_the_moment_never_counts() {
     let upstream = Upstream::start().await;
-    let lines = breaker("failures: 2, one_tenant_suffices: true", "  judge_wait_ms: 300\ntimeout_ms: 500\n");
+    let lines = breaker("failures: 2, one_tenant_suffices: true", "  judge_wait_ms: 200\ntimeout_ms: 1000\n");
     let gateway = Gateway::with(&upstream.url(), &[("UPSTREAM", &lines)]).await;
     let long = "x".repeat(70_000);
     let slow =
-        [Step::chunk("sl"), Step::Pause(Duration::from_millis(400)), Step::chunk("ow"), Step::LastChunk];
+        [Step::chunk("sl"), Step::Pause(Duration::from_millis(800)), Step::chunk("ow"), Step::LastChunk];
     let cases = [
         ("503", Reply::status(503).body("busy"), 503),
         ("502", Reply::status(502).body("bad gateway"), 502),
@@ -327,6 +327,39 @@ async fn lb_05_another_answer_ends_the_count() {
     let counted = [NAME[0], ("status", "429")];
     assert_eq!(gateway.metric("gateway_loop_breaker_held_total", &counted).await, 1.0);
     settle(&gateway, sent + 4).await;
+}
+
+#[tokio::test]
+async fn lb_10_a_held_request_does_not_wait_for_attempts_that_are_under_way() {
+    let upstream = Upstream::start().await;
+    let lines = breaker("failures: 2, one_tenant_suffices: true", "  single_flight_wait_ms: 600000\n");
+    let gateway = Gateway::with(&upstream.url(), &[("UPSTREAM", &lines)]).await;
+    let (first, second, last) = (Gate::new(), Gate::new(), Gate::new());
+    upstream.script(vec![
+        bare().wait_for(&first),
+        bare().wait_for(&second),
+        Reply::status(200).wait_for(&last),
+    ]);
+    let mut sent = JoinSet::new();
+    for _ in 0..3 {
+        let post = submit(&gateway, CLASSIFY).header("Content-Type", "image/png");
+        sent.spawn(post.body(&DOC[..]).send());
+    }
+    gateway.wait_metric("gateway_body_memory_bytes", &[], 3.0 * DOC.len() as f64).await;
+    first.open();
+    second.wait_waiting(1).await;
+    last.wait_waiting(1).await;
+    second.open();
+    for _ in 0..2 {
+        assert_live(&sent.join_next().await.and_then(Result::ok).unwrap_or_else(|| unreachable!()), 500);
+    }
+    assert!(is_held(&send(&gateway, 2, &DOC).await));
+    // that one turns out well, and ends the hold
+    last.open();
+    assert!(sent.join_all().await.iter().all(|answer| answer.status == 200));
+    assert_live(&send(&gateway, 2, &DOC).await, 200);
+    assert_eq!(upstream.calls(), 4);
+    settle(&gateway, 5).await;
 }
 
 /// Asks until the hold is over, and says how often it was held before that.

@@ -22,6 +22,7 @@ use crate::body::outbound::{ClientBody, Outbound};
 use crate::loop_breaker::Held;
 use crate::memory::{Attempt, Boarding, Guarded, Landing, Memory, UpstreamGuard};
 use crate::pool::Permit;
+use crate::upstream::Upstream;
 
 /// What the memory says.
 pub(super) enum Recall {
@@ -130,6 +131,9 @@ pub(super) async fn recall(
     headers::strip_named(&mut head.headers);
     let key = key(memory, guard, &base, &plan, &head, &document);
     record.fingerprint = Some(key.fingerprint);
+    if let Some(known) = spared(gateway, memory, guard, &upstream, &key).await {
+        return Ok(Recall::Known(known));
+    }
     let mut asked = match guard.rules.mode {
         Mode::Enforce => match ask(memory, guard, &plan, key, record).await {
             Ok(asked) => asked,
@@ -137,6 +141,7 @@ pub(super) async fn recall(
         },
         Mode::Observe => observe(memory, guard, &plan, key, record).await,
     };
+    // the attempt that was waited for may have been one failure too many
     if let Some(held) = hold::look(gateway, &upstream, &asked.key) {
         if let Some(attempt) = asked.attempt.take() {
             attempt.land(Landing::NoVerdict);
@@ -177,6 +182,21 @@ fn key(
         body: document.digest,
     };
     Guarded { fingerprint: fingerprint(&memory.key, &input), scope: Arc::clone(&base.scope) }
+}
+
+/// A request that is held waits for no attempt and makes none. The memory is asked first all the same.
+async fn spared(
+    gateway: &Shared,
+    memory: &Memory,
+    guard: &UpstreamGuard,
+    upstream: &Upstream,
+    key: &Guarded,
+) -> Option<Known> {
+    hold::look(gateway, upstream, key)?;
+    match memory.known(key, upstream.name(), guard).await {
+        Some(entry) => Some(Known::Refused(entry)),
+        None => hold::look(gateway, upstream, key).map(Known::Held),
+    }
 }
 
 /// `Err` = the entry that answers the request.
