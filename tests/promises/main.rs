@@ -16,6 +16,7 @@ mod framing;
 mod guard;
 mod http2;
 mod lives;
+mod loop_breaker;
 mod lost_messages;
 mod memory_settings;
 mod metrics;

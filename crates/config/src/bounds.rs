@@ -70,6 +70,9 @@ bounds! {
     JUDGE_WAIT_MS "upstreams[].negative_cache.judge_wait_ms" 1, HOUR_MS, Some(5000);
     DISTINCT "upstreams[].negative_cache.mass_refusal_guard.distinct" 1, GUARD_MAX, Some(20);
     WINDOW_S "upstreams[].negative_cache.mass_refusal_guard.window_s" 1, 86_400, Some(300);
+    FAILURES "upstreams[].negative_cache.loop_breaker.failures" 2, 100, Some(5);
+    FAILURES_WINDOW_S "upstreams[].negative_cache.loop_breaker.window_s" 1, 86_400, Some(600);
+    HOLD_S "upstreams[].negative_cache.loop_breaker.hold_s" 1, 86_400, Some(1800);
 }
 
 impl Bound {

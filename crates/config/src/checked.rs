@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::{HeaderName, Uri};
 use nevertwice_domain::canonical::form::FileNameRule;
 use nevertwice_domain::guard::GuardPolicy;
+use nevertwice_domain::loop_breaker::LoopBreakerPolicy;
 use nevertwice_domain::profile::Profile;
 use nevertwice_domain::status::StatusSet;
 use nevertwice_domain::strike::LifePolicy;
@@ -461,6 +462,8 @@ pub struct UpstreamMemory {
     pub honor_cache_control: bool,
     /// The mass-refusal guard.
     pub guard: GuardPolicy,
+    /// The loop breaker; `None` = off, and then nothing of it exists.
+    pub loop_breaker: Option<LoopBreakerPolicy>,
 }
 
 impl std::fmt::Debug for UpstreamMemory {

@@ -439,7 +439,9 @@ block! {
         honor_cache_control: bool,
         /// Stops recording when an upstream suddenly refuses nearly everything.
         mass_refusal_guard: Guard,
-    } later [loop_breaker]
+        /// Stops loops over documents that this upstream answers with the same 5xx or 429 again and again. It is no part of the memory: nothing is remembered.
+        loop_breaker: LoopBreaker,
+    } later []
 }
 
 block! {
@@ -473,5 +475,21 @@ block! {
         window_s: Whole,
         /// Which part of all distinct judged documents must be exceeded. Above 0, at most 1. Default 0.9.
         share: Share,
+    } later []
+}
+
+block! {
+    /// Stops loops over documents that an upstream answers with the same 5xx or 429 again and again.
+    LoopBreaker {
+        /// Whether it is on. Default `false`.
+        enabled: bool,
+        /// How many equal failures of one request it takes. 502, 503, 504 and answers that say when to try again do not count.
+        failures: Whole,
+        /// Within how many seconds.
+        window_s: Whole,
+        /// How long the upstream is spared that request, in seconds; each caller gets the upstream's last answer meanwhile. Then one request goes up again.
+        hold_s: Whole,
+        /// Whether failures that one tenant saw suffice where tenants share refusals (`scope: fleet` or `domain`). Default `false`: it takes two tenants.
+        one_tenant_suffices: bool,
     } later []
 }

@@ -34,17 +34,17 @@ pub struct AuditEvent {
     pub status: u16,
     /// How it ended.
     pub code: Outcome,
-    /// Whether it was answered from the memory.
+    /// Whether it was answered with an answer from before: from the memory, or by the loop breaker.
     pub cache_hit: bool,
     /// The key, on a guarded route.
     pub fingerprint: Option<Fingerprint>,
-    /// The document, when it is known: on a recorded refusal and on a replay.
+    /// The document, when it is known: on a recorded refusal, on a replay and on a held request.
     pub document_sha256: Option<DocumentDigest>,
     /// Body bytes received from the client.
     pub bytes_in: u64,
     /// Body bytes sent to the client.
     pub bytes_out: u64,
-    /// From sending the request upstream until its answer's head; 0 for a replay.
+    /// From sending the request upstream until its answer's head; 0 for a replay and for a held request.
     pub upstream_ms: u64,
     /// From the request's head to the end of the answer.
     pub total_ms: u64,

@@ -9,6 +9,7 @@ pub mod clock;
 pub mod entry;
 pub mod fingerprint;
 pub mod guard;
+pub mod loop_breaker;
 pub mod outcome;
 pub mod profile;
 pub mod status;

@@ -16,6 +16,8 @@ pub enum Outcome {
     Upstream(StatusCode),
     /// Answered from the memory.
     Replayed(RefusalStatus),
+    /// Answered by the loop breaker, with the upstream's last answer.
+    Held(StatusCode),
     /// Answered by the gateway itself.
     Own(OwnCode),
 }
@@ -28,13 +30,14 @@ impl Outcome {
     }
 }
 
-/// `OK`, `HTTP_nnn`, `REFUSED_HTTP_nnn` or one of the gateway's own codes.
+/// `OK`, `HTTP_nnn`, `REFUSED_HTTP_nnn`, `HELD_HTTP_nnn` or one of the gateway's own codes.
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ok => f.write_str("OK"),
             Self::Upstream(status) => write!(f, "HTTP_{}", status.as_u16()),
             Self::Replayed(status) => write!(f, "REFUSED_HTTP_{status}"),
+            Self::Held(status) => write!(f, "HELD_HTTP_{}", status.as_u16()),
             Self::Own(code) => f.write_str(code.name()),
         }
     }
@@ -135,6 +138,7 @@ mod tests {
         assert_eq!(Outcome::of_upstream(StatusCode::TEMPORARY_REDIRECT).to_string(), "OK");
         assert_eq!(Outcome::of_upstream(StatusCode::BAD_REQUEST).to_string(), "HTTP_400");
         assert_eq!(Outcome::Replayed(refused).to_string(), "REFUSED_HTTP_422");
+        assert_eq!(Outcome::Held(StatusCode::INTERNAL_SERVER_ERROR).to_string(), "HELD_HTTP_500");
         assert_eq!(Outcome::Own(OwnCode::PoolFull).to_string(), "POOL_FULL");
     }
 

@@ -210,7 +210,7 @@ pub fn may_be_verdict(
     Some(check_head(honor_cache_control, headers).map(|()| refusal))
 }
 
-fn check_head(honor_cache_control: bool, headers: &HeaderMap) -> Result<(), NotRecorded> {
+pub(crate) fn check_head(honor_cache_control: bool, headers: &HeaderMap) -> Result<(), NotRecorded> {
     // RFC 9110 section 15.5.14: a refusal with Retry-After is temporary by its own words; vendors use it on any status
     if headers.contains_key(http::header::RETRY_AFTER)
         || ["retry-after-ms", "x-ms-retry-after-ms"].iter().any(|name| headers.contains_key(*name))

@@ -117,6 +117,14 @@ pub enum Scope {
     Domain(Arc<str>),
 }
 
+impl Scope {
+    /// Whether the scope of this text form is one tenant's own.
+    #[must_use]
+    pub fn is_one_tenant_s(text: &str) -> bool {
+        text.starts_with("tenant:")
+    }
+}
+
 /// The form that is hashed into the key and stored in the entry: `fleet`, `tenant:NAME` or `domain:NAME`.
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -138,6 +146,13 @@ mod tests {
         for bad in ["", "a b", "a\tb", "ü", "a/b", &"x".repeat(65)] {
             assert_eq!(TenantId::new(bad), Err(InvalidName), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_scope_of_one_tenant_is_known_by_its_text() {
+        let own = |scope: Scope| Scope::is_one_tenant_s(&scope.to_string());
+        assert!(own(Scope::Tenant(TenantId::anonymous())));
+        assert!(!own(Scope::Fleet) && !own(Scope::Domain("tenant".into())));
     }
 
     #[test]

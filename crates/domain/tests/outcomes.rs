@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use nevertwice_domain::outcome::OwnCode;
 
 /// Codes that stand for a family of outcomes.
-const FAMILIES: [&str; 3] = ["OK", "HTTP_nnn", "REFUSED_HTTP_nnn"];
+const FAMILIES: [&str; 4] = ["OK", "HTTP_nnn", "REFUSED_HTTP_nnn", "HELD_HTTP_nnn"];
 
 fn pages() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/outcomes")

@@ -12,6 +12,7 @@ pub(crate) mod connection;
 mod detach;
 mod dispatch;
 mod headers;
+mod hold;
 pub(crate) mod identify;
 mod intake;
 mod judge;
@@ -24,7 +25,6 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
-use nevertwice_domain::entry::Entry;
 use nevertwice_domain::outcome::OwnCode;
 
 use crate::Shared;
@@ -32,7 +32,7 @@ use crate::pool::Permit;
 use account::Record;
 use connection::OnConnection;
 use judge::Answer;
-use recall::{Call, Recall};
+use recall::{Call, Known, Recall};
 use reply::Reply;
 
 /// Why a request ends with an answer of the gateway's own.
@@ -76,7 +76,7 @@ async fn follow(
 ) -> Response<Reply> {
     match approach(&gateway, request, &mut record).await {
         Err(rejection) => reply::own(rejection, record),
-        Ok(Recall::Known(entry)) => reply::replay(&gateway, &entry, record),
+        Ok(Recall::Known(known)) => reply::known(&gateway, &known, record),
         Ok(Recall::Unknown(call)) if call.leads() => {
             let tracker = gateway.tracker.clone();
             let cut = gateway.stop.cut.clone();
@@ -107,7 +107,7 @@ async fn approach(
 async fn attempt(gateway: Arc<Shared>, call: Box<Call>, mut record: Box<Record>) -> Response<Reply> {
     match answer(&gateway, call, &mut record).await {
         Ok(Ending::Live(answer, permit)) => reply::live(*answer, permit, record),
-        Ok(Ending::Known(entry)) => reply::replay(&gateway, &entry, record),
+        Ok(Ending::Known(known)) => reply::known(&gateway, &known, record),
         Err(rejection) => reply::own(rejection, record),
     }
 }
@@ -116,16 +116,19 @@ async fn attempt(gateway: Arc<Shared>, call: Box<Call>, mut record: Box<Record>)
 enum Ending {
     /// The upstream's answer, which keeps its place until its body ends.
     Live(Box<Answer>, Arc<Permit>),
-    /// The verdict became known while it waited for a place.
-    Known(Arc<Entry>),
+    /// The answer became known while it waited for a place.
+    Known(Known),
 }
 
 async fn answer(gateway: &Shared, mut call: Box<Call>, record: &mut Record) -> Result<Ending, Rejection> {
     // a request that found no place says nothing about the document: if it led, another one leads
     let (place, waited) = admit::place(&call, record).await?;
-    if waited && let Some(entry) = recall::look_again(gateway, &mut call).await {
-        call.land_with_verdict();
-        return Ok(Ending::Known(entry));
+    if waited && let Some(known) = recall::look_again(gateway, &mut call).await {
+        match known {
+            Known::Refused(_) => call.land_with_verdict(),
+            Known::Held(_) => call.land_without_verdict(),
+        }
+        return Ok(Ending::Known(known));
     }
     let judged = async {
         let answer = dispatch::send(&mut call, &place, record).await?;

@@ -5,6 +5,7 @@ mod audit;
 mod body;
 mod exchange;
 mod lock;
+mod loop_breaker;
 mod memory;
 mod metrics;
 mod pool;
@@ -37,7 +38,9 @@ use crate::metrics::{Metrics, UpstreamMetrics};
 use crate::serve::{Listener, Stop};
 use crate::upstream::Upstream;
 
-pub use crate::status::{Coverage, GuardStatus, MemoryBounds, Phase, RouteCoverage, UpstreamStatus};
+pub use crate::status::{
+    Coverage, GuardStatus, LoopBreakerStatus, MemoryBounds, Phase, RouteCoverage, UpstreamStatus,
+};
 pub use crate::upstream::StartError;
 
 /// What every request needs. Built once; immutable but for counters.

@@ -31,6 +31,12 @@ struct UpstreamStatus {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct UpstreamFailure {
+    upstream: Arc<str>,
+    status: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct UpstreamLabel {
     upstream: Arc<str>,
 }
@@ -89,7 +95,23 @@ pub struct Metrics {
     pub(crate) audit_errors: Counter,
     /// The memory's series; `None` while the memory is off.
     pub(crate) memory: Option<MemoryMetrics>,
+    /// The loop breaker's series; there are none before one is on.
+    loop_breaker: OnceLock<LoopBreakerFamilies>,
 }
+
+struct LoopBreakerFamilies {
+    held: Family<UpstreamFailure, Counter>,
+    fingerprints: Family<UpstreamLabel, Gauge>,
+}
+
+/// The handles of the loop breaker of one upstream.
+pub(crate) struct LoopBreakerMetrics {
+    held: [Counter; FAILURES.len()],
+    fingerprints: Gauge,
+}
+
+/// The statuses that a held request is counted under.
+const FAILURES: [&str; 4] = ["429", "500", "501", "5xx"];
 
 /// The series of the memory.
 pub(crate) struct MemoryMetrics {
@@ -130,8 +152,8 @@ pub(crate) struct TenantMetrics([Counter; 6]);
 
 const RESULTS: [&str; 6] = ["ok", "refused", "failed", "replayed", "shed", "gateway"];
 
-/// OK, a replay of any status, each named status, two remainders, and the gateway's own codes.
-const CODE_SLOTS: usize = 4 + NAMED.len() + 24;
+/// OK, a replay and a held request of any status, each named status, two remainders, and the gateway's own codes.
+const CODE_SLOTS: usize = 5 + NAMED.len() + 24;
 
 impl Metrics {
     /// Registers everything; the memory's series only when it is on.
@@ -182,6 +204,7 @@ impl Metrics {
             ),
             audit_errors: register(r, "gateway_audit_errors", "Failed writes of the audit"),
             memory: memory.then(|| MemoryMetrics::new(r)),
+            loop_breaker: OnceLock::new(),
             registry: Lock::default(),
         };
         *metrics.registry.hold() = registry;
@@ -219,6 +242,29 @@ impl Metrics {
             would_replay: memory.map(|m| by_status(&m.would_replay)).unwrap_or_default(),
             guard: memory.map(|m| m.guard.get_or_create_owned(&label)),
             name,
+        }
+    }
+
+    /// The series of a loop breaker that is on.
+    pub(crate) fn loop_breaker(&self, upstream: &str) -> LoopBreakerMetrics {
+        let families = self.loop_breaker.get_or_init(|| {
+            let r = &mut self.registry.hold();
+            LoopBreakerFamilies {
+                held: register(r, "gateway_loop_breaker_held", "Requests answered by the loop breaker"),
+                fingerprints: register(
+                    r,
+                    "gateway_loop_breaker_fingerprints",
+                    "Fingerprints that the loop breaker holds now",
+                ),
+            }
+        });
+        let upstream: Arc<str> = upstream.into();
+        LoopBreakerMetrics {
+            held: FAILURES.map(|status| {
+                let label = UpstreamFailure { upstream: Arc::clone(&upstream), status };
+                families.held.get_or_create_owned(&label)
+            }),
+            fingerprints: families.fingerprints.get_or_create_owned(&UpstreamLabel { upstream }),
         }
     }
 
@@ -372,6 +418,17 @@ impl UpstreamMetrics {
     }
 }
 
+impl LoopBreakerMetrics {
+    pub(crate) fn held(&self, status: u16) {
+        let slot = FAILURES.iter().position(|name| name.parse() == Ok(status));
+        self.held[slot.unwrap_or(FAILURES.len() - 1)].inc();
+    }
+
+    pub(crate) fn set_fingerprints(&self, held: usize) {
+        self.fingerprints.set(i64::try_from(held).unwrap_or(i64::MAX));
+    }
+}
+
 fn count(counters: &[(RefusalStatus, Counter)], status: RefusalStatus) {
     if let Some((_, counter)) = counters.iter().find(|(s, _)| *s == status) {
         counter.inc();
@@ -384,7 +441,7 @@ impl TenantMetrics {
             Outcome::Ok => 0,
             Outcome::Upstream(status) if status.is_client_error() => 1,
             Outcome::Upstream(_) => 2,
-            Outcome::Replayed(_) => 3,
+            Outcome::Replayed(_) | Outcome::Held(_) => 3,
             Outcome::Own(OwnCode::PoolFull | OwnCode::QueueTimeout) => 4,
             Outcome::Own(
                 OwnCode::UpstreamUnreachable
@@ -409,6 +466,7 @@ fn label(outcome: Outcome) -> String {
             }
         }
         Outcome::Replayed(_) => "REFUSED".into(),
+        Outcome::Held(_) => "HELD".into(),
         other => other.to_string(),
     }
 }
@@ -417,12 +475,13 @@ fn slot(outcome: Outcome) -> usize {
     match outcome {
         Outcome::Ok => 0,
         Outcome::Replayed(_) => 1,
+        Outcome::Held(_) => 2,
         Outcome::Upstream(status) => match NAMED.iter().position(|n| *n == status.as_u16()) {
-            Some(i) => 4 + i,
-            None if status.is_client_error() => 2,
-            None => 3,
+            Some(i) => 5 + i,
+            None if status.is_client_error() => 3,
+            None => 4,
         },
-        Outcome::Own(code) => 4 + NAMED.len() + code as usize,
+        Outcome::Own(code) => 5 + NAMED.len() + code as usize,
     }
 }
 
@@ -476,6 +535,29 @@ mod tests {
         slots.dedup();
         assert_eq!(slots.len(), OwnCode::ALL.len() + NAMED.len());
         assert!(slots.iter().all(|s| *s < CODE_SLOTS));
+    }
+
+    #[test]
+    fn the_loop_breaker_has_no_series_before_one_is_on_and_few_then() {
+        let metrics = Metrics::new(true);
+        metrics.upstream("ocr", 8, Some(&StatusSet::default()));
+        assert!(!metrics.text().contains("loop_breaker"));
+        let one = metrics.loop_breaker("ocr");
+        for status in (429..=429).chain(500..=599) {
+            one.held(status);
+        }
+        metrics.loop_breaker("other").set_fingerprints(2);
+        let text = metrics.text();
+        for (labels, value) in [
+            ("held_total{upstream=\"ocr\",status=\"429\"}", 1),
+            ("held_total{upstream=\"ocr\",status=\"500\"}", 1),
+            ("held_total{upstream=\"ocr\",status=\"5xx\"}", 98),
+            ("fingerprints{upstream=\"ocr\"}", 0),
+            ("fingerprints{upstream=\"other\"}", 2),
+        ] {
+            assert!(text.contains(&format!("gateway_loop_breaker_{labels} {value}\n")), "{labels}: {text}");
+        }
+        assert_eq!(text.matches("\ngateway_loop_breaker_").count(), 10, "{text}");
     }
 
     #[test]

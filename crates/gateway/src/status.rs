@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nevertwice_config::checked::{Adapter, Mode};
-use nevertwice_domain::clock::Millis;
+use nevertwice_domain::clock::{Clock, Millis};
+use nevertwice_domain::entry::Selector;
 use nevertwice_domain::tenant::UpstreamName;
 use nevertwice_store::{News, RefusalStore};
 use serde::Serialize;
@@ -47,6 +48,8 @@ pub struct UpstreamStatus {
     pub max_in_flight: usize,
     /// The mass-refusal guard; absent while the memory is off here.
     pub guard: Option<GuardStatus>,
+    /// The loop breaker; absent while it is off here.
+    pub loop_breaker: Option<LoopBreakerStatus>,
 }
 
 /// The mass-refusal guard of an upstream.
@@ -58,6 +61,13 @@ pub struct GuardStatus {
     pub refused: u32,
     /// Distinct documents judged within its window.
     pub judged: usize,
+}
+
+/// The loop breaker of an upstream, in this process.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LoopBreakerStatus {
+    /// Fingerprints that it holds now.
+    pub held: usize,
 }
 
 /// What the memory takes in.
@@ -140,6 +150,9 @@ impl Gateway {
         for upstream in &shared.upstreams {
             upstream.metrics.set_load(upstream.pool.load());
             upstream.metrics.set_guard(upstream.guard.as_ref().is_some_and(|g| g.tripped_at().is_some()));
+            if let Some(breaker) = &upstream.loop_breaker {
+                breaker.metrics.set_fingerprints(breaker.count(shared.clock.as_ref()));
+            }
         }
         if let (Some(memory), Some(series)) = (&shared.memory, &shared.metrics.memory) {
             // a store that does not answer leaves the last count standing
@@ -152,7 +165,7 @@ impl Gateway {
     /// All upstreams.
     #[must_use]
     pub fn upstreams(&self) -> Vec<UpstreamStatus> {
-        self.shared.upstreams.iter().map(|u| status(u)).collect()
+        self.shared.upstreams.iter().map(|u| status(u, self.shared.clock.as_ref())).collect()
     }
 
     /// Whether there is an upstream of this name.
@@ -176,6 +189,15 @@ impl Gateway {
         Some(recovered)
     }
 
+    /// Lets the loop breakers of this process forget what is selected. Returns how many fingerprints they had held of it.
+    #[must_use]
+    pub fn forget_held(&self, which: &Selector) -> u64 {
+        let clock = self.shared.clock.as_ref();
+        let breakers =
+            self.shared.upstreams.iter().filter_map(|u| Some((u.loop_breaker.as_ref()?, u.name())));
+        breakers.map(|(breaker, name)| breaker.forget(which, name, clock)).sum()
+    }
+
     /// Which routes have the memory, and which not.
     #[must_use]
     pub fn coverage(&self) -> Coverage {
@@ -185,7 +207,7 @@ impl Gateway {
     }
 }
 
-fn status(upstream: &Upstream) -> UpstreamStatus {
+fn status(upstream: &Upstream, clock: &dyn Clock) -> UpstreamStatus {
     let (in_flight, queued) = upstream.pool.load();
     let config = &upstream.config;
     UpstreamStatus {
@@ -200,6 +222,7 @@ fn status(upstream: &Upstream) -> UpstreamStatus {
             let (refused, judged) = g.window();
             GuardStatus { tripped_at: g.tripped_at(), refused, judged }
         }),
+        loop_breaker: upstream.loop_breaker.as_ref().map(|b| LoopBreakerStatus { held: b.count(clock) }),
     }
 }
 

@@ -14,6 +14,7 @@ use nevertwice_domain::profile::{Dependency, Profile};
 use nevertwice_domain::tenant::{Scope, TenantId, UpstreamName};
 use secrecy::ExposeSecret;
 
+use crate::loop_breaker::LoopBreaker;
 use crate::memory::{Memory, UpstreamGuard};
 use crate::metrics::{Metrics, UpstreamMetrics};
 use crate::pool::Pool;
@@ -28,6 +29,8 @@ pub struct Upstream {
     pub(crate) credential: Option<(HeaderName, HeaderValue)>,
     /// The memory's side; `None` = the memory is off here.
     pub(crate) guard: Option<UpstreamGuard>,
+    /// `None` = it is off here.
+    pub(crate) loop_breaker: Option<LoopBreaker>,
     /// The rules in force, and what of the key follows from them; `None` = the memory is off here.
     in_force: Option<ArcSwap<InForce>>,
     tenants: Vec<TenantId>,
@@ -78,6 +81,8 @@ impl Upstream {
             }
             _ => None,
         };
+        let policy = guard.as_ref().and_then(|guard| guard.rules.loop_breaker);
+        let loop_breaker = policy.map(|policy| LoopBreaker::new(policy, metrics.loop_breaker(name.as_str())));
         let statuses = memory.filter(|_| guard.is_some()).map(|m| &m.statuses);
         Ok(Self {
             client: Client::new(&config)?,
@@ -85,6 +90,7 @@ impl Upstream {
             metrics: metrics.upstream(name.as_str(), config.pool.max_in_flight, statuses),
             credential,
             guard,
+            loop_breaker,
             in_force,
             tenants: tenants.to_vec(),
             routes: config.sync_paths.iter().map(|p| p.as_str().into()).collect(),

@@ -134,10 +134,10 @@ pub(super) async fn forget_one(
     RawQuery(query): RawQuery,
     path: Result<Path<String>, PathRejection>,
 ) -> Answer<Forgotten> {
-    let (_, store) = state.memory()?;
+    let memory = state.memory()?;
     no_parameters(query.as_deref())?;
     let which = Selector::key(fingerprint(path)?);
-    match carry_out(&state, store, which, who, peer).await? {
+    match carry_out(&state, memory, which, who, peer).await? {
         0 => Err(no_refusal()),
         forgotten => Ok(Json(Forgotten { forgotten })),
     }
@@ -156,7 +156,7 @@ pub(super) async fn forget(
     if let Some(upstream) = &which.upstream {
         check_upstream(&gateway, store.as_ref(), upstream).await?;
     }
-    Ok(Json(Forgotten { forgotten: carry_out(&state, store, which, who, peer).await? }))
+    Ok(Json(Forgotten { forgotten: carry_out(&state, (gateway, store), which, who, peer).await? }))
 }
 
 pub(super) fn whole(body: Result<Bytes, BytesRejection>, most: usize) -> Result<Bytes, Problem> {
@@ -193,7 +193,7 @@ fn selector(body: &[u8]) -> Result<Selector, Problem> {
 /// Forgets, and leaves an audit line whether or not the caller waits for the answer.
 async fn carry_out(
     state: &Shared,
-    store: Arc<dyn RefusalStore>,
+    (gateway, store): (Gateway, Arc<dyn RefusalStore>),
     which: Selector,
     who: Who,
     Peer(peer): Peer,
@@ -201,9 +201,12 @@ async fn carry_out(
     let task = state.tasks.spawn(async move {
         let what = described(&which);
         let who = who.name();
+        // also when the store fails: nobody should have to wait for the end of a hold
+        let held = gateway.forget_held(&which);
         match tokio::time::timeout(FORGET_TIMEOUT, store.forget(&which)).await {
-            Ok(Ok(forgotten)) => {
-                tracing::info!(target: "nevertwice::audit", who, %peer, what, forgotten, "refusals forgotten");
+            Ok(Ok(remembered)) => {
+                let forgotten = remembered + held;
+                tracing::info!(target: "nevertwice::audit", who, %peer, what, forgotten, held, "refusals forgotten");
                 Ok(forgotten)
             }
             Ok(Err(error)) => {

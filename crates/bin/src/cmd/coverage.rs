@@ -109,6 +109,7 @@ fn upstreams_table(answer: &Value) -> String {
         ("PLACES", Side::Right),
         ("QUEUED", Side::Right),
         ("MASS-REFUSAL GUARD", Side::Left),
+        ("LOOP BREAKER", Side::Left),
         ("BASE URL", Side::Left),
     ]);
     for upstream in rows(answer, "items") {
@@ -118,10 +119,14 @@ fn upstreams_table(answer: &Value) -> String {
             (_, Some(since)) => format!("ON since {since}"),
             (_, None) => format!("off ({} of {} refused)", cell(guard, "refused"), cell(guard, "judged")),
         };
+        let breaker = match upstream["loop_breaker"]["held"].as_u64() {
+            Some(held) => format!("on ({held} held)"),
+            None => "-".to_owned(),
+        };
         let urls: Vec<_> = rows(upstream, "base_urls").filter_map(Value::as_str).collect();
         let facts =
             ["name", "adapter", "mount", "in_flight", "max_in_flight", "queued"].map(|f| cell(upstream, f));
-        table.row(facts.into_iter().chain([guard, urls.join(" ")]));
+        table.row(facts.into_iter().chain([guard, breaker, urls.join(" ")]));
     }
     table.text()
 }
@@ -162,5 +167,16 @@ no       ocr       any             /ocr/*     -        -        not listed";
         let off = line(json!({ "tripped_at": null, "refused": 1, "judged": 2 }));
         assert!(off.contains("off (1 of 2 refused)") && off.ends_with("http://a/ http://b/"), "{off}");
         assert!(line(Value::Null).contains("  -  "));
+    }
+
+    #[test]
+    fn a_loop_breaker_says_how_many_it_holds() {
+        let line = |breaker: Value| {
+            let answer =
+                json!({ "items": [{ "name": "ocr", "loop_breaker": breaker, "base_urls": ["http://a/"] }] });
+            upstreams_table(&answer).lines().nth(1).unwrap_or_default().to_owned()
+        };
+        assert!(line(json!({ "held": 3 })).ends_with("on (3 held)   http://a/"));
+        assert!(line(Value::Null).ends_with("-             http://a/"));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nevertwice_domain::canonical::form::FileNameRule;
 use nevertwice_domain::guard::GuardPolicy;
+use nevertwice_domain::loop_breaker::LoopBreakerPolicy;
 use nevertwice_domain::profile::Profile;
 use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::strike::{Ladder, LifePolicy};
@@ -67,9 +68,11 @@ pub(super) fn memory(
         judge_wait: cx.millis(&bounds::JUDGE_WAIT_MS, raw.judge_wait_ms.as_ref()),
         honor_cache_control: raw.honor_cache_control.as_ref().is_none_or(|h| h.value),
         guard: guard(raw.mass_refusal_guard.as_ref(), cx),
+        loop_breaker: loop_breaker(raw, config, cx),
     };
     let Some(_) = memory else {
-        if let Some(asked) = raw.enabled.as_ref().filter(|e| e.value)
+        let breaker = raw.loop_breaker.as_ref().and_then(|b| b.value.enabled.as_ref());
+        if let Some(asked) = [raw.enabled.as_ref(), breaker].into_iter().flatten().find(|e| e.value)
             && !cx.found.explains("negative_cache")
         {
             let cause = "this has no effect: the top level's `negative_cache.enabled` is not true";
@@ -374,4 +377,31 @@ fn guard(raw: Option<&At<raw::Guard>>, cx: &mut Context<'_>) -> GuardPolicy {
         window_ms: bounds::WINDOW_S.take(raw.window_s.as_ref(), cx.found) * 1000,
         share: raw.share.as_ref().map_or(usual.share, |share| share.value.0),
     }
+}
+
+/// It holds nothing where the memory only watches.
+fn loop_breaker(
+    upstream: &raw::UpstreamCache,
+    config: &Config,
+    cx: &mut Context<'_>,
+) -> Option<LoopBreakerPolicy> {
+    let At { value: raw, place } = upstream.loop_breaker.as_ref()?;
+    let is = |flag: &Option<At<bool>>| flag.as_ref().is_some_and(|f| f.value);
+    let tenants = config.tenants.as_ref().map_or(0, |list| list.value.len());
+    let by_header = config.identity.as_ref().is_some_and(|identity| identity.value.tenant_header.is_some());
+    let anonymous = tenants == 0 && !by_header;
+    let shared = upstream.scope.as_ref().is_none_or(|s| s.value != raw::Scope::Tenant);
+    let two_tenants = shared && !anonymous && !is(&raw.one_tenant_suffices);
+    let policy = LoopBreakerPolicy {
+        failures: u32::try_from(bounds::FAILURES.take(raw.failures.as_ref(), cx.found)).unwrap_or(u32::MAX),
+        window_ms: bounds::FAILURES_WINDOW_S.take(raw.window_s.as_ref(), cx.found) * 1000,
+        hold_ms: bounds::HOLD_S.take(raw.hold_s.as_ref(), cx.found) * 1000,
+        two_tenants,
+    };
+    if is(&raw.enabled) && two_tenants && tenants == 1 && !cx.found.explains("tenants") {
+        let cause = "this holds nothing: it takes failures of two tenants, and there is one";
+        cx.found.warning(&place.missing("one_tenant_suffices"), cause, "add `one_tenant_suffices: true`");
+    }
+    let enforced = upstream.mode.as_ref().is_none_or(|m| m.value == raw::Mode::Enforce);
+    (is(&raw.enabled) && enforced).then_some(policy)
 }

@@ -137,7 +137,7 @@ fn the_defaults_of_the_memory() {
     assert_eq!(here.single_flight_wait, Duration::from_secs(10));
     assert_eq!(here.judge_wait, Duration::from_secs(5));
     assert!(here.honor_cache_control);
-    assert_eq!(here.guard, GuardPolicy::default());
+    assert_eq!((here.guard, here.loop_breaker), (GuardPolicy::default(), None));
 }
 
 #[test]
@@ -169,6 +169,7 @@ upstreams:
       judge_wait_ms: 1
       honor_cache_control: false
       mass_refusal_guard: {enabled: false, distinct: 5, window_s: 6, share: 1}
+      loop_breaker: {enabled: true, failures: 2, window_s: 3, hold_s: 4, one_tenant_suffices: true}
   - name: chat
     adapter: openai
     base_url: http://h

@@ -207,11 +207,6 @@ fn what_comes_later_says_so() {
         let name = key.split(':').next().unwrap_or_default();
         refused(&up(key), &format!("upstreams[0].{name}"), "is not supported by this version yet");
     }
-    for key in ["loop_breaker: {}"] {
-        let name = key.split(':').next().unwrap_or_default();
-        let path = format!("upstreams[0].negative_cache.{name}");
-        refused(&up(&format!("negative_cache: {{{key}}}")), &path, "is not supported by this version yet");
-    }
     for adapter in ["azuredi-facade", "gpuserver-job", "classify", "azure-di"] {
         refused(
             &up(&format!("adapter: {adapter}")),

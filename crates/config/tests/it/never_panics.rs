@@ -29,6 +29,7 @@ upstreams:
       ttl_ladder: { first_s: 1, factor: 2 }
       status_ttl_s: { 422: 3 }
       mass_refusal_guard: { share: 0.5 }
+      loop_breaker: { enabled: true, failures: 3, hold_s: 9 }
 "#;
 
 /// What is put in somewhere: words with a meaning in YAML or here.

@@ -295,11 +295,65 @@ fn the_rest_of_the_memory_on_an_upstream() {
             "expected a number between 0 and 1",
         ),
         ("mass_refusal_guard: {distinct: 10001}", "mass_refusal_guard.distinct", "out of bounds"),
+        ("loop_breaker: {failures: 1}", "loop_breaker.failures", "write a number from 2 to 100"),
+        ("loop_breaker: {failures: 101}", "loop_breaker.failures", "write a number from 2 to 100"),
+        ("loop_breaker: {window_s: 0}", "loop_breaker.window_s", "write a number from 1 to 86400"),
+        ("loop_breaker: {hold_s: 86401}", "loop_breaker.hold_s", "write a number from 1 to 86400"),
+        ("loop_breaker: {enabled: 1}", "loop_breaker.enabled", "write `true` or `false`"),
+        ("loop_breaker: {hold: 5}", "loop_breaker.hold", "did you mean `hold_s`?"),
         ("generation: \"a\\nb\"", "generation", "no control characters"),
     ] {
         refused(&with(value), &at(key), words);
     }
     good(&with("ttl_s: 315360000, generation: '2026-11', ttl_ladder: {first_s: 1, factor: 1}"));
+}
+
+#[test]
+fn a_loop_breaker_asks_for_two_tenants_where_there_may_be_two() {
+    let two = "tenants: [{id: a, key: env:ONE}, {id: b, key: env:TWO}]";
+    let one = "tenants: [{id: a, key: env:ONE}]";
+    let header = "identity: {tenant_header: X-Tenant}";
+    let text = |top: &str, value: &str| {
+        let upstream = up(&format!("negative_cache: {{{value}}}"));
+        format!("negative_cache: {{enabled: true}}\n{top}\n{upstream}")
+    };
+    let policy = |top: &str, value: &str| {
+        let checked = good(&text(top, value));
+        checked.upstreams[0].memory.as_ref().and_then(|m| m.loop_breaker)
+    };
+    for (top, value, expected) in [
+        ("", "loop_breaker: {enabled: true}", Some(false)),
+        (two, "loop_breaker: {enabled: true}", Some(true)),
+        (header, "loop_breaker: {enabled: true}", Some(true)),
+        (two, "scope: fleet, loop_breaker: {enabled: true}", Some(true)),
+        (
+            two,
+            "scope: domain, trust_domains: [{name: d, tenants: [a]}], loop_breaker: {enabled: true}",
+            Some(true),
+        ),
+        (two, "scope: tenant, loop_breaker: {enabled: true}", Some(false)),
+        (two, "loop_breaker: {enabled: true, one_tenant_suffices: true}", Some(false)),
+        (one, "loop_breaker: {enabled: true, one_tenant_suffices: true}", Some(false)),
+        (two, "", None),
+        (two, "loop_breaker: {failures: 3}", None),
+        (two, "loop_breaker: {enabled: false}", None),
+        (two, "mode: observe, loop_breaker: {enabled: true}", None),
+    ] {
+        let found = policy(top, value);
+        assert_eq!(found.map(|p| p.two_tenants), expected, "{top} {value}");
+        if let Some(policy) = found {
+            assert_eq!((policy.failures, policy.window_ms, policy.hold_ms), (5, 600_000, 1_800_000));
+        }
+    }
+    let at = "upstreams[0].negative_cache.loop_breaker";
+    let never = text(one, "loop_breaker: {enabled: true}");
+    warned(
+        &never,
+        &format!("{at}.one_tenant_suffices"),
+        "it takes failures of two tenants, and there is one",
+    );
+    let off = up("negative_cache: {loop_breaker: {enabled: true}}");
+    warned(&off, &format!("{at}.enabled"), "this has no effect");
 }
 
 #[test]

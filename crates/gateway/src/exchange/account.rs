@@ -187,7 +187,7 @@ impl Record {
             path: std::mem::take(&mut self.path),
             status: self.status,
             code: outcome,
-            cache_hit: matches!(outcome, Outcome::Replayed(_)),
+            cache_hit: matches!(outcome, Outcome::Replayed(_) | Outcome::Held(_)),
             fingerprint: self.fingerprint,
             document_sha256: self.document,
             bytes_in: self.bytes_in(),

@@ -14,9 +14,9 @@ use nevertwice_domain::profile::{
 };
 use nevertwice_domain::status::RefusalStatus;
 
-use super::Rejection;
 use super::intake::Document;
 use super::recall::{Call, CallBody};
+use super::{Rejection, hold};
 use crate::Shared;
 
 /// What an upstream can tell before it has read the document: that it is too long, or of the wrong type.
@@ -89,7 +89,17 @@ pub(super) async fn judge(
     };
     let status = match refusal {
         Ok(status) => status,
-        Err(meaning) => return Ok(Answer { head, body: AnswerBody::Live(body), meaning, at }),
+        Err(meaning) => {
+            let counts = hold::may_count(call, &head)
+                && uploaded
+                && !ends_with_the_connection(&head, &body)
+                && !fields_too_large(&head);
+            let body = match counts {
+                true => read(body, memory.max_body_bytes, rules.judge_wait).await?.0,
+                false => AnswerBody::Live(body),
+            };
+            return Ok(Answer { head, body, meaning, at });
+        }
     };
     let (body, meaning) = match read(body, memory.max_body_bytes, rules.judge_wait).await? {
         (AnswerBody::Whole(bytes), _) => {

@@ -25,6 +25,13 @@ pub(crate) struct Plan {
     pub(crate) guarded: Option<GuardedBy>,
 }
 
+impl Plan {
+    /// The keys under which a JSON request holds the document in base64.
+    pub(super) fn document_keys(&self) -> &[Box<str>] {
+        self.guarded.as_ref().map_or(&[], |guarded| guarded.profile.documents())
+    }
+}
+
 /// Finds the upstream that is mounted there.
 pub(super) fn route(gateway: &Shared, tenant: Arc<Tenant>, head: &Parts) -> Result<Plan, Rejection> {
     if head.method == Method::CONNECT {

@@ -13,22 +13,31 @@ use nevertwice_domain::tenant::UpstreamName;
 use nevertwice_store::redis::RemoteLanding;
 use nevertwice_store::{Fence, Lease};
 
-use super::Rejection;
 use super::account::Record;
-use super::headers;
 use super::intake::{Document, Taken};
 use super::plan::Plan;
+use super::{Rejection, headers, hold};
 use crate::Shared;
 use crate::body::outbound::{ClientBody, Outbound};
+use crate::loop_breaker::Held;
 use crate::memory::{Attempt, Boarding, Guarded, Landing, Memory, UpstreamGuard};
 use crate::pool::Permit;
+use crate::upstream::Upstream;
 
 /// What the memory says.
 pub(super) enum Recall {
-    /// The upstream has refused this before.
-    Known(Arc<Entry>),
+    /// The answer.
+    Known(Known),
     /// It has to be asked.
     Unknown(Box<Call>),
+}
+
+/// An answer that is there without the upstream.
+pub(super) enum Known {
+    /// The upstream has refused this before.
+    Refused(Arc<Entry>),
+    /// The upstream has failed on this again and again, and is spared it for a while.
+    Held(Held),
 }
 
 /// A request that goes upstream.
@@ -124,13 +133,23 @@ pub(super) async fn recall(
     headers::strip_named(&mut head.headers);
     let key = key(memory, guard, &base, &plan, &head, &document);
     record.fingerprint = Some(key.fingerprint);
-    let asked = match guard.rules.mode {
+    if let Some(known) = spared(gateway, memory, guard, &upstream, &key).await {
+        return Ok(Recall::Known(known));
+    }
+    let mut asked = match guard.rules.mode {
         Mode::Enforce => match ask(memory, guard, &plan, key, record).await {
             Ok(asked) => asked,
-            Err(entry) => return Ok(Recall::Known(entry)),
+            Err(entry) => return Ok(Recall::Known(Known::Refused(entry))),
         },
         Mode::Observe => observe(memory, guard, &plan, key, record).await,
     };
+    // the attempt that was waited for may have been one failure too many
+    if let Some(held) = hold::look(gateway, &upstream, &asked.key) {
+        if let Some(attempt) = asked.attempt.take() {
+            attempt.land(Landing::NoVerdict);
+        }
+        return Ok(Recall::Known(Known::Held(held)));
+    }
     head.headers = headers::guarded(&head.headers, &guard.rules.key_headers, &record.trace);
     let content_type = head.headers.get(header::CONTENT_TYPE).cloned();
     headers::set_credential(&mut head.headers, &upstream);
@@ -167,6 +186,21 @@ fn key(
         body: document.digest,
     };
     Guarded { fingerprint: fingerprint(&memory.key, &input), scope: Arc::clone(&base.scope) }
+}
+
+/// A request that is held waits for no attempt and makes none. The memory is asked first all the same.
+async fn spared(
+    gateway: &Shared,
+    memory: &Memory,
+    guard: &UpstreamGuard,
+    upstream: &Upstream,
+    key: &Guarded,
+) -> Option<Known> {
+    hold::look(gateway, upstream, key)?;
+    match memory.known(key, upstream.name(), guard).await {
+        Some(entry) => Some(Known::Refused(entry)),
+        None => hold::look(gateway, upstream, key).map(Known::Held),
+    }
 }
 
 /// `Err` = the entry that answers the request.
@@ -296,9 +330,10 @@ async fn look_for_all(
     }
 }
 
-/// Whether a verdict became known while this request waited for its place: then it does not go up any more.
-pub(super) async fn look_again(gateway: &Shared, call: &mut Call) -> Option<Arc<Entry>> {
-    let (memory, guard) = (gateway.memory.as_ref()?, call.plan.upstream.guard.as_ref()?);
+/// Whether a verdict became known, or a hold began, while this request waited for its place: then it does not go up any more.
+pub(super) async fn look_again(gateway: &Shared, call: &mut Call) -> Option<Known> {
+    let upstream = &call.plan.upstream;
+    let (memory, guard) = (gateway.memory.as_ref()?, upstream.guard.as_ref()?);
     let asked = call.asked.as_mut()?;
     if guard.rules.mode == Mode::Observe {
         return None;
@@ -306,9 +341,12 @@ pub(super) async fn look_again(gateway: &Shared, call: &mut Call) -> Option<Arc<
     if let Some(attempt) = &mut asked.attempt {
         attempt.begins_now();
     }
-    let (entry, fence) = memory.recall(&asked.key, call.plan.upstream.name(), guard).await;
+    let (entry, fence) = memory.recall(&asked.key, upstream.name(), guard).await;
     asked.fence = fence;
-    entry
+    match entry {
+        Some(entry) => Some(Known::Refused(entry)),
+        None => hold::look(gateway, upstream, &asked.key).map(Known::Held),
+    }
 }
 
 /// `mode: observe`: counts what would have been replayed; nobody waits and nothing is replayed.

@@ -15,6 +15,7 @@ use nevertwice_domain::tenant::UpstreamName;
 use sha2::{Digest, Sha256};
 
 use super::account::Record;
+use super::hold;
 use super::identify::Tenant;
 use super::intake::Document;
 use super::judge::{Answer, AnswerBody, Meaning};
@@ -38,6 +39,11 @@ pub(super) async fn remember(
         return answer;
     };
     let Some(attempt) = asked.attempt.take() else { return answer };
+    let document = match &body {
+        CallBody::Document(document) => Some(document.as_ref()),
+        CallBody::Passing(_) => None,
+    };
+    hold::take_note(gateway, &plan, &asked.key, document, &answer, record).await;
     let landing = match (&answer.meaning, &body) {
         (Meaning::Nothing, _) => Landing::NoVerdict,
         (Meaning::Accepted, _) => {
@@ -58,7 +64,7 @@ pub(super) async fn remember(
                 attempt: &attempt,
                 tenant: &plan.tenant,
                 upstream: upstream.name(),
-                documents: plan.guarded.as_ref().map_or(&[], |guarded| guarded.profile.documents()),
+                documents: plan.document_keys(),
                 status: *status,
                 verdict,
             };
@@ -78,7 +84,7 @@ pub(super) async fn remember(
 }
 
 /// Until when the answer's head may wait.
-fn until(guard: &UpstreamGuard, answer: &Answer) -> Instant {
+pub(super) fn until(guard: &UpstreamGuard, answer: &Answer) -> Instant {
     (answer.at + guard.rules.judge_wait).max(Instant::now() + LEAST_WAIT)
 }
 
@@ -150,7 +156,7 @@ impl Refused<'_> {
     }
 }
 
-fn replay_fields(head: &response::Parts) -> ReplayFields {
+pub(super) fn replay_fields(head: &response::Parts) -> ReplayFields {
     // several lines are one list (RFC 9110 section 5.3)
     let field = |name: &HeaderName| {
         let values: Vec<&[u8]> = head.headers.get_all(name).iter().map(|v| v.as_bytes()).collect();
@@ -166,7 +172,7 @@ fn replay_fields(head: &response::Parts) -> ReplayFields {
 impl Document {
     /// SHA-256 and length of the document. Computed here, once, and kept in the entry. `documents` are the keys under which a JSON
     /// request holds it in base64: what people know it by is the digest of its bytes.
-    async fn facts(&self, documents: &[Box<str>]) -> io::Result<DocumentFacts> {
+    pub(super) async fn facts(&self, documents: &[Box<str>]) -> io::Result<DocumentFacts> {
         if !documents.is_empty() && !self.form {
             let mut search = DocumentSearch::new(documents);
             self.read(|chunk| search.feed(chunk)).await?;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, Version, header};
-use nevertwice_domain::entry::Entry;
+use nevertwice_domain::entry::{Entry, ReplayFields};
+use nevertwice_domain::fingerprint::Fingerprint;
 use nevertwice_domain::outcome::{Outcome, OwnCode};
 
 pub(crate) use stream::Reply;
@@ -16,11 +17,21 @@ use super::Rejection;
 use super::account::Record;
 use super::headers;
 use super::judge::{Answer, AnswerBody};
+use super::recall::Known;
 use crate::Shared;
+use crate::loop_breaker::Held;
 use crate::pool::Permit;
 
+/// An answer of the upstream from before.
+pub(super) fn known(gateway: &Shared, known: &Known, record: Box<Record>) -> Response<Reply> {
+    match known {
+        Known::Refused(entry) => replay(gateway, entry, record),
+        Known::Held(held) => self::held(held, record),
+    }
+}
+
 /// The upstream's own refusal, from the memory: byte for byte, and marked.
-pub(super) fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<Reply> {
+fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<Reply> {
     let upstream = record.upstream();
     if let (Some(memory), Some(tenant)) = (&gateway.memory, record.tenant_id()) {
         memory.count_replay(entry, &tenant);
@@ -34,35 +45,85 @@ pub(super) fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -
         Some(guard) => entry.remaining_under(&guard.rules.life, now),
         None => entry.remaining_ms(now),
     };
-    let age_s = now.since_ms(entry.recorded_at) / 1000;
-    let fields = &entry.fields;
-    let kept = [
-        (header::CONTENT_TYPE, &fields.content_type),
-        (header::CONTENT_ENCODING, &fields.content_encoding),
-        (header::CONTENT_LANGUAGE, &fields.content_language),
-    ];
-    record.answered(Outcome::Replayed(entry.status), entry.status.status_code());
-    let mut response = Response::new(Reply::whole(entry.body.clone(), record));
-    *response.status_mut() = entry.status.status_code();
-    let out = response.headers_mut();
-    out.reserve(10);
-    for (name, value) in kept {
-        let value = value.as_ref().and_then(|v| HeaderValue::from_maybe_shared(v.clone()).ok());
-        if let Some(value) = value {
-            out.insert(name, value);
+    let again = Again {
+        outcome: Outcome::Replayed(entry.status),
+        status: entry.status.status_code(),
+        fields: &entry.fields,
+        body: &entry.body,
+        fingerprint: &entry.fingerprint,
+        marker: "HIT",
+        detail: "refusal",
+        age_ms: now.since_ms(entry.recorded_at),
+        left_ms: left_ms.unwrap_or(0),
+    };
+    again.answer(record)
+}
+
+/// The upstream's last answer, while it is spared the request: byte for byte, and marked.
+fn held(held: &Held, mut record: Box<Record>) -> Response<Reply> {
+    let Held { answer, .. } = held;
+    if let Some(breaker) = record.upstream().as_ref().and_then(|u| u.loop_breaker.as_ref()) {
+        breaker.metrics.held(answer.status.as_u16());
+    }
+    record.document = held.document;
+    let again = Again {
+        outcome: Outcome::Held(answer.status),
+        status: answer.status,
+        fields: &answer.fields,
+        body: &answer.body,
+        fingerprint: &held.fingerprint,
+        marker: "HELD",
+        detail: "held",
+        age_ms: held.age_ms,
+        left_ms: held.left_ms,
+    };
+    again.answer(record)
+}
+
+/// What is answered once more, and how it is marked.
+struct Again<'a> {
+    outcome: Outcome,
+    status: StatusCode,
+    fields: &'a ReplayFields,
+    body: &'a Bytes,
+    fingerprint: &'a Fingerprint,
+    marker: &'static str,
+    detail: &'static str,
+    age_ms: u64,
+    left_ms: u64,
+}
+
+impl Again<'_> {
+    fn answer(self, mut record: Box<Record>) -> Response<Reply> {
+        let kept = [
+            (header::CONTENT_TYPE, &self.fields.content_type),
+            (header::CONTENT_ENCODING, &self.fields.content_encoding),
+            (header::CONTENT_LANGUAGE, &self.fields.content_language),
+        ];
+        record.answered(self.outcome, self.status);
+        let mut response = Response::new(Reply::whole(self.body.clone(), record));
+        *response.status_mut() = self.status;
+        let out = response.headers_mut();
+        out.reserve(10);
+        for (name, value) in kept {
+            let value = value.as_ref().and_then(|v| HeaderValue::from_maybe_shared(v.clone()).ok());
+            if let Some(value) = value {
+                out.insert(name, value);
+            }
         }
+        out.insert(headers::MARKER.clone(), HeaderValue::from_static(self.marker));
+        out.insert(header::AGE, HeaderValue::from(self.age_ms / 1000));
+        let left_s = self.left_ms.div_ceil(1000);
+        let status = format!("nevertwice; hit; ttl={left_s}; detail={}", self.detail);
+        if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(status)) {
+            out.insert(headers::CACHE_STATUS.clone(), value);
+        }
+        if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(self.fingerprint.to_string())) {
+            out.insert(headers::MARKER_ENTRY.clone(), value);
+        }
+        out.insert(headers::SHOULD_RETRY.clone(), HeaderValue::from_static("false"));
+        response
     }
-    out.insert(headers::MARKER.clone(), HeaderValue::from_static("HIT"));
-    out.insert(header::AGE, HeaderValue::from(age_s));
-    let status = format!("nevertwice; hit; ttl={}; detail=refusal", left_ms.unwrap_or(0).div_ceil(1000));
-    if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(status)) {
-        out.insert(headers::CACHE_STATUS.clone(), value);
-    }
-    if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(entry.fingerprint.to_string())) {
-        out.insert(headers::MARKER_ENTRY.clone(), value);
-    }
-    out.insert(headers::SHOULD_RETRY.clone(), HeaderValue::from_static("false"));
-    response
 }
 
 /// An answer whose client left before it was there.
