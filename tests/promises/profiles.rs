@@ -274,6 +274,58 @@ async fn a_document_in_base64_is_known_by_the_digest_of_its_bytes() {
     assert_eq!(digests[0], digests[1]);
 }
 
+#[tokio::test]
+async fn a_reload_takes_changed_rules_and_refuses_broken_ones() {
+    let upstream = Upstream::start().await;
+    let own = "profiles: [\"@DIR@/own.yaml\"]";
+    let gateway = Setup::new(&Gateway::simple_yaml(
+        &upstream.url(),
+        &[("UPSTREAM", "negative_cache: {profile: own}"), ("TOP", own)],
+    ));
+    // the file has to be there before the gateway starts
+    let rule = |code: &str| {
+        format!(
+            "profile: own\nabout: ours\nrules:\n- {{rule: r, status: 400, when: [{{at: /code, is: {code}}}], class: content, remember: full}}\n"
+        )
+    };
+    let gateway = gateway.file("own.yaml", &rule("A")).start().await;
+    let write = |text: &str| std::fs::write(gateway.dir().join("own.yaml"), text).unwrap();
+    let send = async || document(&gateway).send().await;
+    upstream.always(refusal(400, json!({ "code": "A" })));
+    assert_eq!(asked(&upstream, send).await, 1);
+    // unchanged: nothing happens, the memory stays
+    let (status, answer) = gateway.admin_post("/admin/v1/reload", &json!({})).await;
+    assert_eq!(
+        (status, &answer),
+        (200, &json!({ "profiles": { "doc-classifier": "own" }, "changed": [], "restart_needed": false }))
+    );
+    assert!(send().await.is_hit());
+    // broken: told with file, line and rule, and what was live stays live
+    write(&rule("B").replace("400", "404"));
+    let (status, answer) = gateway.admin_post("/admin/v1/reload", &json!({})).await;
+    assert_eq!((status, &answer["code"]), (422, &json!("BAD_CONFIGURATION")));
+    let told = answer["problems"].to_string();
+    assert!(told.contains("own.yaml:4:21: rules[0] (r).status: 404 is never remembered"), "{told}");
+    assert!(send().await.is_hit());
+    let failed = gateway.cli(&["reload"]).await;
+    let told = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(!failed.status.success() && told.contains("own.yaml:4:21"), "{told}");
+    // other rules: what the old ones remembered is not used, and what they knew is not known
+    write(&rule("B"));
+    let done = gateway.cli(&["reload"]).await;
+    assert!(
+        done.status.success() && String::from_utf8_lossy(&done.stdout).contains("doc-classifier: own"),
+        "{done:?}"
+    );
+    assert_eq!(asked(&upstream, send).await, 3);
+    upstream.always(refusal(400, json!({ "code": "B" })));
+    assert_eq!(asked(&upstream, send).await, 1);
+    // and back: the entries of those rules are there again
+    write(&rule("A"));
+    gateway.admin_post("/admin/v1/reload", &json!({})).await;
+    assert!(send().await.is_hit());
+}
+
 fn chat(gateway: &Gateway, path: &str, content: &Value) -> Post {
     let body = json!({ "model": "m", "messages": [{ "role": "user", "content": content }] });
     submit(gateway, path).header("Content-Type", "application/json").body(body.to_string())

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use crate::access::Who;
 use crate::problem::{Code, Problem};
 use crate::query::{self, no_parameters};
-use crate::{Peer, Shared, Version};
+use crate::{Peer, Reloaded, Shared, Version};
 
 /// How long any answer may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
@@ -57,6 +57,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<Shared>>)> {
         ("/admin/v1/coverage", get(coverage)),
         ("/admin/v1/upstreams", get(upstreams)),
         ("/admin/v1/upstreams/{name}/recover", post(recover)),
+        ("/admin/v1/reload", post(reload)),
         ("/admin/v1/openapi.json", get(openapi)),
     ]
 }
@@ -177,6 +178,35 @@ async fn recover(
         "mass-refusal guard asked to recover"
     );
     Ok(Json(json!({ "recovered": recovered })))
+}
+
+async fn reload(
+    State(state): State<Arc<Shared>>,
+    Extension(who): Extension<Who>,
+    Extension(Peer(peer)): Extension<Peer>,
+    RawQuery(query): RawQuery,
+) -> Answer<Reloaded> {
+    no_parameters(query.as_deref())?;
+    let gateway = state.gateway()?;
+    let Some(reload) = state.reload.clone() else {
+        return Err(Problem::new(Code::NoFile, "start it with `--config FILE` to have something to reload"));
+    };
+    let reloading = tokio::task::spawn_blocking(move || reload(&gateway)).await;
+    let done = reloading.map_err(|_| Problem::new(Code::TimedOut, "the reload broke off"))?;
+    let reloaded = done.map_err(|problems| {
+        tracing::warn!(
+            target: "nevertwice::audit",
+            who = who.name(), %peer, problems = problems.all.len(),
+            "reload refused: the configuration does not hold, what was live stays live"
+        );
+        Problem::configuration(&problems)
+    })?;
+    tracing::info!(
+        target: "nevertwice::audit",
+        who = who.name(), %peer, changed = ?reloaded.changed, restart_needed = reloaded.restart_needed,
+        "reloaded: profiles"
+    );
+    Ok(Json(reloaded))
 }
 
 /// A path segment.

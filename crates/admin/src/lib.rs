@@ -11,10 +11,12 @@ mod near;
 mod problem;
 mod query;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nevertwice_config::checked::Admin;
+use nevertwice_config::problem::Problems;
 use nevertwice_domain::clock::Millis;
 use nevertwice_domain::tenant::KeyHash;
 use nevertwice_gateway::Gateway;
@@ -44,6 +46,20 @@ pub struct Version {
     pub started_at: Millis,
 }
 
+/// Reads the configuration again and puts what of it can change while requests run in force. It may read files.
+pub type Reload = Arc<dyn Fn(&Gateway) -> Result<Reloaded, Problems> + Send + Sync>;
+
+/// What a reload has done.
+#[derive(Clone, Debug, Serialize)]
+pub struct Reloaded {
+    /// The profile in force, by upstream with the memory.
+    pub profiles: BTreeMap<String, String>,
+    /// The upstreams whose profile is another one than before, or has other rules.
+    pub changed: Vec<String>,
+    /// The text of the configuration is not the one that the gateway was started with: what of it is no profile takes a restart.
+    pub restart_needed: bool,
+}
+
 /// Binds the admin listener and begins to answer. The gateway may come later: until it is there, whatever needs it answers
 /// 503 with the code `STARTING`.
 ///
@@ -53,6 +69,7 @@ pub async fn start(
     admin: Admin,
     version: Version,
     gateway: watch::Receiver<Option<Gateway>>,
+    reload: Option<Reload>,
 ) -> std::io::Result<AdminServer> {
     // the configuration refuses both already; a configuration built in code gets the same protection
     let refused = |why| std::io::Error::new(std::io::ErrorKind::InvalidInput, why);
@@ -70,7 +87,7 @@ pub async fn start(
     let access = Access::new(token, socket.local_addr()?.ip());
     let tasks = TaskTracker::new();
     let imports = Arc::new(Semaphore::new(api::IMPORTS));
-    let state = Arc::new(Shared { version, access, gateway, imports, tasks: tasks.clone() });
+    let state = Arc::new(Shared { version, access, gateway, reload, imports, tasks: tasks.clone() });
     AdminServer::start(socket, api::router(state), tasks)
 }
 
@@ -79,6 +96,7 @@ pub(crate) struct Shared {
     version: Version,
     access: Access,
     gateway: watch::Receiver<Option<Gateway>>,
+    reload: Option<Reload>,
     /// Places for imports, whose bodies are large.
     imports: Arc<Semaphore>,
     /// What goes on although the caller has left; the server waits for it when it stops.

@@ -3,6 +3,7 @@
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
+use nevertwice_config::problem::Problems;
 use nevertwice_store::{StoreError, StoreErrorKind};
 use serde_json::json;
 
@@ -17,6 +18,8 @@ pub(crate) enum Code {
     NoUpstream,
     MethodNotAllowed,
     MemoryOff,
+    NoFile,
+    BadConfiguration,
     BodyTooLarge,
     TooManyFailures,
     Starting,
@@ -40,6 +43,10 @@ impl Code {
                 (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", "the path does not know this method")
             }
             Self::MemoryOff => (StatusCode::CONFLICT, "MEMORY_OFF", "the refusal memory is off"),
+            Self::NoFile => (StatusCode::CONFLICT, "NO_FILE", "the gateway was started without a file"),
+            Self::BadConfiguration => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "BAD_CONFIGURATION", "the configuration does not hold")
+            }
             Self::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", "the body is too large"),
             Self::TooManyFailures => {
                 (StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_FAILURES", "too many failed attempts to log in")
@@ -56,11 +63,23 @@ impl Code {
 pub(crate) struct Problem {
     pub(crate) code: Code,
     detail: String,
+    /// What is wrong with a configuration, one by one.
+    problems: Vec<String>,
 }
 
 impl Problem {
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into() }
+        Self { code, detail: detail.into(), problems: Vec::new() }
+    }
+
+    /// A configuration that does not hold, with all that is wrong.
+    pub(crate) fn configuration(problems: &Problems) -> Self {
+        let all = problems.to_string();
+        Self {
+            code: Code::BadConfiguration,
+            detail: format!("{} problems; what was live stays live", problems.all.len()),
+            problems: all.lines().map(str::to_owned).collect(),
+        }
     }
 
     /// Something in the request is wrong.
@@ -80,13 +99,16 @@ impl From<StoreError> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let (status, code, title) = self.code.facts();
-        let body = json!({
+        let mut body = json!({
             "type": format!("urn:nevertwice:admin:{code}"),
             "title": title,
             "status": status.as_u16(),
             "code": code,
             "detail": self.detail,
         });
+        if !self.problems.is_empty() {
+            body["problems"] = self.problems.into();
+        }
         let mut response = (status, body.to_string()).into_response();
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -219,8 +219,16 @@ impl Client {
 /// The gateway's own words.
 fn refusal(status: StatusCode, problem: &Value) -> Failure {
     let part = |name: &str| on_one_line(problem[name].as_str().unwrap_or("?"));
-    let message = format!("{}: {} ({})", part("title"), part("detail"), part("code"));
-    if status == StatusCode::BAD_REQUEST { Failure::input(&message) } else { Failure::failed(&message) }
+    let mut message = format!("{}: {} ({})", part("title"), part("detail"), part("code"));
+    for problem in problem["problems"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        message.push_str("\n  ");
+        message.push_str(&on_one_line(problem));
+    }
+    if status == StatusCode::BAD_REQUEST || status == StatusCode::UNPROCESSABLE_ENTITY {
+        Failure::input(&message)
+    } else {
+        Failure::failed(&message)
+    }
 }
 
 #[cfg(test)]

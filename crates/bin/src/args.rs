@@ -30,6 +30,8 @@ pub enum Command {
     Upstreams(cmd::coverage::Upstreams),
     /// Believe an upstream again whose mass-refusal guard is on
     Recover(cmd::coverage::Recover),
+    /// Make a running gateway read its profiles again
+    Reload(cmd::coverage::Reload),
     /// The version of this program, or of a running gateway
     Version(cmd::version::Version),
 }

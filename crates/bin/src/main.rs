@@ -47,6 +47,7 @@ fn run(args: &Args) -> Result<Exit, Failure> {
         Command::Coverage(coverage) => runtime(1)?.block_on(cmd::coverage::run(coverage)),
         Command::Upstreams(upstreams) => runtime(1)?.block_on(cmd::coverage::upstreams(upstreams)),
         Command::Recover(recover) => runtime(1)?.block_on(cmd::coverage::recover(recover)),
+        Command::Reload(reload) => runtime(1)?.block_on(cmd::coverage::reload(reload)),
         Command::Version(version) => runtime(1)?.block_on(cmd::version::run(version)),
     }
 }

@@ -1,5 +1,6 @@
 //! What operators can see and do, as plain values: the admin API and the command line are made of these.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use nevertwice_config::checked::{Adapter, Mode};
 use nevertwice_domain::clock::{Clock, Millis};
 use nevertwice_domain::entry::Selector;
+use nevertwice_domain::profile::Profile;
 use nevertwice_domain::tenant::UpstreamName;
 use nevertwice_store::{News, RefusalStore};
 use serde::Serialize;
@@ -166,6 +168,22 @@ impl Gateway {
     #[must_use]
     pub fn upstreams(&self) -> Vec<UpstreamStatus> {
         self.shared.upstreams.iter().map(|u| status(u, self.shared.clock.as_ref())).collect()
+    }
+
+    /// Puts a profile in force on an upstream with the memory, for requests that begin from now on. Returns whether it is another one
+    /// than before, by name or by rules.
+    #[must_use]
+    pub fn judge_by(&self, name: &UpstreamName, profile: Arc<Profile>) -> bool {
+        let upstream = self.shared.upstreams.iter().find(|upstream| upstream.name() == name);
+        let (Some(upstream), Some(memory)) = (upstream, &self.shared.memory) else { return false };
+        upstream.judge_by(profile, &memory.key)
+    }
+
+    /// The profiles in force, by upstream with the memory.
+    #[must_use]
+    pub fn profiles(&self) -> BTreeMap<String, String> {
+        let all = self.shared.upstreams.iter();
+        all.filter_map(|u| Some((u.name().to_string(), u.profile()?.name().to_owned()))).collect()
     }
 
     /// Whether there is an upstream of this name.

@@ -128,19 +128,18 @@ impl Upstream {
         self.in_force.as_ref().map(|in_force| Arc::clone(&in_force.load().profile))
     }
 
-    /// Puts another profile in force, for requests that are planned from now on. Its entries have keys of their own.
-    pub(crate) fn judge_by(&self, profile: Arc<Profile>, key: &DeploymentKey) {
-        if let (Some(in_force), Some(guard)) = (&self.in_force, &self.guard) {
-            let credential = self.credential.as_ref();
-            in_force.store(Arc::new(self::in_force(
-                &self.config,
-                guard,
-                profile,
-                &self.tenants,
-                key,
-                credential,
-            )));
+    /// Puts a profile in force, for requests that are planned from now on. Its entries have keys of their own. Returns whether it is
+    /// another one than before.
+    pub(crate) fn judge_by(&self, profile: Arc<Profile>, key: &DeploymentKey) -> bool {
+        let (Some(in_force), Some(guard)) = (&self.in_force, &self.guard) else { return false };
+        let before = Arc::clone(&in_force.load().profile);
+        if before.name() == profile.name() && before.revision() == profile.revision() {
+            return false;
         }
+        let credential = self.credential.as_ref();
+        let next = self::in_force(&self.config, guard, profile, &self.tenants, key, credential);
+        in_force.store(Arc::new(next));
+        true
     }
 }
 

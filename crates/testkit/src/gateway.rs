@@ -32,18 +32,25 @@ pub struct Setup {
     env: Vec<(String, String)>,
     admin_token: Option<String>,
     binary: Option<PathBuf>,
+    files: Vec<(String, String)>,
 }
 
 impl Setup {
     /// A configuration file, in which `@DIR@`, `@LISTEN@` and `@ADMIN@` stand for the gateway's own directory and
     /// two free addresses.
     pub fn new(yaml: &str) -> Self {
-        Self { yaml: yaml.to_owned(), env: Vec::new(), admin_token: None, binary: None }
+        Self { yaml: yaml.to_owned(), env: Vec::new(), admin_token: None, binary: None, files: Vec::new() }
     }
 
     /// An environment variable of the process.
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A file in the gateway's own directory, there before it starts.
+    pub fn file(mut self, name: &str, text: &str) -> Self {
+        self.files.push((name.to_owned(), text.to_owned()));
         self
     }
 
@@ -146,6 +153,10 @@ impl Gateway {
         let gateway = Self { addr, admin, setup, dir, child: None };
         std::fs::write(gateway.config_file(), yaml)
             .map_err(|error| format!("cannot write the configuration: {error}"))?;
+        for (name, text) in &gateway.setup.files {
+            std::fs::write(gateway.dir().join(name), text)
+                .map_err(|error| format!("cannot write {name}: {error}"))?;
+        }
         Ok(gateway)
     }
 

@@ -27,7 +27,14 @@ fn api() -> TowerToHyperService<Router> {
     let (_, gateway) = watch::channel(None);
     let access = Access::new(None, IpAddr::from([127, 0, 0, 1]));
     let (imports, tasks) = (Arc::new(Semaphore::new(IMPORTS)), TaskTracker::new());
-    TowerToHyperService::new(router(Arc::new(Shared { version, access, gateway, imports, tasks })))
+    TowerToHyperService::new(router(Arc::new(Shared {
+        version,
+        access,
+        gateway,
+        reload: None,
+        imports,
+        tasks,
+    })))
 }
 
 async fn answer(api: &TowerToHyperService<Router>, method: &str, path: &str) -> Response {

@@ -104,7 +104,7 @@ async fn an_open_listener_on_the_network_does_not_start() {
     let start = async |listen: &str, token: Option<&str>| {
         let token = token.map(|t| t.as_bytes().to_vec().into_boxed_slice().into());
         let admin = Admin { listen: listen.parse().unwrap(), token };
-        nevertwice_admin::start(admin, version.clone(), watch::channel(None).1).await
+        nevertwice_admin::start(admin, version.clone(), watch::channel(None).1, None).await
     };
     assert!(start("0.0.0.0:0", None).await.is_err());
     assert!(start("[::]:0", None).await.is_err());

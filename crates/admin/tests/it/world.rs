@@ -74,7 +74,7 @@ impl World {
             started_at: START,
         };
         let listen: Admin = config.admin.take().unwrap();
-        let admin = nevertwice_admin::start(listen, version, seen).await.unwrap();
+        let admin = nevertwice_admin::start(listen, version, seen, None).await.unwrap();
         let mut world = Self {
             addr: admin.addr(),
             admin,

@@ -122,7 +122,7 @@ async fn the_words_of_a_real_admin_api_are_passed_on() {
         started_at: Millis(0),
     };
     let (_sender, gateway) = watch::channel(None);
-    let server = nevertwice_admin::start(admin, version, gateway).await.unwrap();
+    let server = nevertwice_admin::start(admin, version, gateway, None).await.unwrap();
     let url = format!("http://{}", server.addr());
     let given = |token| Given::default().with_env("NEVERTWICE_ADMIN_TOKEN", token);
     let right = client(&url, None, &given("right")).unwrap();

@@ -1,5 +1,5 @@
-//! `nevertwice coverage`, `upstreams` and `recover`: where a running gateway remembers, how its upstreams are, and believing
-//! one again.
+//! `nevertwice coverage`, `upstreams`, `recover` and `reload`: where a running gateway remembers, how its upstreams are, believing
+//! one again, and taking changed profiles.
 
 use clap::Args;
 use nevertwice_domain::tenant::UpstreamName;
@@ -40,6 +40,16 @@ pub struct Recover {
     admin: AdminArgs,
 }
 
+/// Which gateway takes its profiles anew.
+#[derive(Args, Debug)]
+pub struct Reload {
+    /// JSON instead of a text
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
 /// Shows which routes have the memory, and which not, with the reason.
 pub async fn run(coverage: &Coverage) -> Result<Exit, Failure> {
     let answer = coverage.admin.client()?.get("/admin/v1/coverage").await?;
@@ -67,6 +77,28 @@ pub async fn recover(recover: &Recover) -> Result<Exit, Failure> {
     } else {
         format!("the mass-refusal guard of {name} was not on")
     })
+}
+
+/// Makes a gateway read its configuration again and put the profiles in force.
+pub async fn reload(reload: &Reload) -> Result<Exit, Failure> {
+    let answer = reload.admin.client()?.post("/admin/v1/reload", None).await?;
+    if reload.json {
+        return print::line(&format!("{answer:#}"));
+    }
+    let changed: Vec<_> =
+        answer["changed"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let profiles = answer["profiles"].as_object();
+    let mut text = match changed.as_slice() {
+        [] => "no profile has changed".to_owned(),
+        names => format!("other rules are in force for {}", names.join(", ")),
+    };
+    for (upstream, profile) in profiles.into_iter().flatten() {
+        text.push_str(&format!("\n  {upstream}: {}", profile.as_str().unwrap_or_default()));
+    }
+    if answer["restart_needed"] == true {
+        text.push_str("\nthe configuration is not the one it was started with: what of it is no profile takes a restart");
+    }
+    print::line(&text)
 }
 
 fn rows<'a>(answer: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {

@@ -54,7 +54,7 @@ pub async fn run(demo: &Demo) -> Result<Exit, Failure> {
         Arc::new(checker.await.context("cannot start the document service")?.with_delay(SERVICE_TIME));
     let stop = CancellationToken::new();
     let service = tokio::task::JoinSet::from_iter([Arc::clone(&checker).run(stop.clone())]);
-    let running = Running::start(config(demo.listen, checker.addr(), dir.path())?).await?;
+    let running = Running::start(config(demo.listen, checker.addr(), dir.path())?, None).await?;
     let address = *running.gateway.addresses().first().context("the gateway has no address")?;
     let admin = running.admin_addr().context("the gateway has no admin address")?;
     print::line(&format!(

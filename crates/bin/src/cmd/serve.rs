@@ -1,14 +1,15 @@
 //! `nevertwice serve`: runs the gateway until it is told to stop.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use nevertwice_admin::AdminServer;
+use nevertwice_admin::{AdminServer, Reload, Reloaded};
 use nevertwice_config::checked::Checked;
+use nevertwice_config::problem::Problems;
 use nevertwice_config::secret::Process;
 use nevertwice_domain::clock::{Clock, SystemClock};
 use nevertwice_gateway::{Foundations, Gateway};
@@ -58,8 +59,20 @@ impl Serve {
 
 /// Serves until a signal ends it.
 pub async fn run(serve: &Serve) -> Result<Exit, Failure> {
-    let running = Running::start(serve.config()?).await?;
+    let running = Running::start(serve.config()?, serve.config.as_deref()).await?;
     running.until_signal().await
+}
+
+/// Reads the configuration file again, and puts its profiles in force.
+fn reload(file: &Path, live: &str, gateway: &Gateway) -> Result<Reloaded, Problems> {
+    let loaded = nevertwice_config::read(file, &Process)?;
+    let memories = loaded.checked.upstreams.iter().filter_map(|u| Some((&u.name, u.memory.as_ref()?)));
+    let changed = memories
+        .filter(|(name, memory)| gateway.judge_by(name, Arc::clone(&memory.profile)))
+        .map(|(name, _)| name.to_string())
+        .collect();
+    let restart_needed = loaded.checked.digest != live;
+    Ok(Reloaded { profiles: gateway.profiles(), changed, restart_needed })
 }
 
 /// A gateway with its store and its admin listener.
@@ -71,8 +84,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Opens the store, then the admin listener, then the gateway.
-    pub async fn start(mut config: Checked) -> Result<Self, Failure> {
+    /// Opens the store, then the admin listener, then the gateway. `file` is where the configuration came from.
+    pub async fn start(mut config: Checked, file: Option<&Path>) -> Result<Self, Failure> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let version = build_info::version(&config.digest, clock.now());
         let (ready, seen) = watch::channel(None);
@@ -80,7 +93,11 @@ impl Running {
             None => None,
             Some(admin) => {
                 let listen = admin.listen;
-                let server = nevertwice_admin::start(admin, version, seen).await;
+                let reload = file.map(|file| {
+                    let (file, live) = (file.to_owned(), config.digest.clone());
+                    Arc::new(move |gateway: &Gateway| reload(&file, &live, gateway)) as Reload
+                });
+                let server = nevertwice_admin::start(admin, version, seen, reload).await;
                 Some(server.with_context(|| format!("cannot listen on the admin address {listen}"))?)
             }
         };
