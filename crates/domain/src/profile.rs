@@ -15,6 +15,7 @@ use http::HeaderMap;
 
 use crate::status::{RefusalStatus, StatusSet};
 
+pub(crate) use body::Body;
 pub use judge::{Explanation, Rules, Terms};
 pub use pointer::{NotAPointer, Pointer};
 pub use request::{DocumentSearch, Phase, Reference, ReferenceSearch, RequestFacts};

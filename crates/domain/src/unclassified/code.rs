@@ -5,6 +5,8 @@ use std::fmt;
 use http::HeaderMap;
 use serde_json::Value;
 
+use crate::profile::Pointer;
+
 /// Where services put their error codes, the most exact place first.
 pub const DEFAULT_POINTERS: [&str; 14] = [
     "/error/innererror/code",
@@ -61,18 +63,15 @@ impl fmt::Display for Place {
     }
 }
 
-pub(super) fn find<'p>(
-    headers: &HeaderMap,
-    json: Option<&Value>,
-    pointers: impl IntoIterator<Item = &'p str>,
-) -> Option<Code> {
+pub(super) fn find(headers: &HeaderMap, json: Option<&Value>, pointers: &[Pointer]) -> Option<Code> {
     let header = headers.get("x-amzn-errortype").and_then(|value| value.to_str().ok());
     if let Some(value) = header.map(without_namespace).filter(|value| is_code(value)) {
         return Some(Code { value: value.to_owned(), place: Place::Aws });
     }
     let json = json?;
-    let all = pointers.into_iter().chain(DEFAULT_POINTERS);
-    let mut codes = all.filter_map(|pointer| at(json, pointer));
+    let own = pointers.iter().filter_map(|pointer| at(pointer.as_str(), pointer.first(json)?));
+    let usual = DEFAULT_POINTERS.iter().filter_map(|pointer| at(pointer, json.pointer(pointer)?));
+    let mut codes = own.chain(usual);
     let first = codes.next()?;
     if !is_bare_status(&first.value) {
         return Some(first);
@@ -81,8 +80,7 @@ pub(super) fn find<'p>(
     Some(codes.find(|code| !is_bare_status(&code.value)).unwrap_or(first))
 }
 
-fn at(json: &Value, pointer: &str) -> Option<Code> {
-    let found = json.pointer(pointer)?;
+fn at(pointer: &str, found: &Value) -> Option<Code> {
     let aws = pointer == "/__type";
     let value = match found {
         Value::String(text) if aws => without_namespace(text).to_owned(),

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::profile::Body;
+
 use super::code::{Code, Place};
 use super::mask::{Piece, pieces};
 
@@ -37,12 +39,12 @@ pub(super) fn for_code(status: u16, code: &Code, profile: &str) -> String {
     text(&name(&code.value), status, &test, "code", profile)
 }
 
-pub(super) fn for_message(status: u16, json: Option<&Value>, body: &[u8], profile: &str) -> Option<String> {
-    let (place, message) = match json {
+pub(super) fn for_message(status: u16, body: &Body, profile: &str) -> Option<String> {
+    let (place, message) = match &body.json {
         Some(json) => MESSAGES
             .iter()
             .find_map(|pointer| Some(((*pointer).to_owned(), json.pointer(pointer)?.as_str()?.to_owned())))?,
-        None => ("text".to_owned(), String::from_utf8_lossy(body).into_owned()),
+        None => ("text".to_owned(), String::from_utf8_lossy(body.text()).into_owned()),
     };
     let part = part(&message)?;
     let words: Vec<&str> =
@@ -53,13 +55,10 @@ pub(super) fn for_message(status: u16, json: Option<&Value>, body: &[u8], profil
 }
 
 fn text(name: &str, status: u16, test: &str, what: &str, profile: &str) -> String {
-    let place = match profile {
-        "status" => "a profile of your own".to_owned(),
-        profile => format!("a profile of your own with `extends: {profile}`"),
-    };
     format!(
         "# Only if this {what} speaks about the document's bytes, and not about an account, a parameter, a URL or a\n\
-         # passing fault: a wrong rule refuses good documents. Where: under `rules:` of {place}.\n\
+         # passing fault: a wrong rule refuses good documents. It belongs under `rules:` of a file of your own with\n\
+         # `profile: {profile}`, `extends: {profile}` and `about:`, which `profiles:` of the configuration names.\n\
          - rule: {name}\n  \
            status: {status}\n  \
            when:\n    \

@@ -2,7 +2,7 @@
 
 use http::HeaderValue;
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::mask::masked;
 use super::*;
@@ -12,7 +12,8 @@ fn code_of(body: &Value) -> Option<(String, String)> {
 }
 
 fn code_with(headers: &HeaderMap, body: &Value, pointers: &[&str]) -> Option<(String, String)> {
-    let code = Refused::new(headers, body.to_string().as_bytes()).code(pointers.iter().copied());
+    let pointers: Vec<_> = pointers.iter().map(|pointer| Pointer::parse(pointer).unwrap()).collect();
+    let code = Refused::new(headers, body.to_string().as_bytes()).code(&pointers);
     code.map(|code| (code.value, code.place.to_string()))
 }
 
@@ -36,6 +37,8 @@ fn the_most_exact_code_counts() {
     );
     let own = code_with(&HeaderMap::new(), &json!({"code": "A", "fault": {"kind": "B"}}), &["/fault/kind"]);
     assert_eq!(own, some("B", "/fault/kind"));
+    let every = code_with(&HeaderMap::new(), &json!({"faults": [{}, {"kind": "B"}]}), &["/faults/*/kind"]);
+    assert_eq!(every, some("B", "/faults/*/kind"));
     let other = code_with(&HeaderMap::new(), &json!({"code": "A"}), &["/fault/kind"]);
     assert_eq!(other, some("A", "/code"));
 }
@@ -47,6 +50,22 @@ fn names_of_aws_lose_their_namespace() {
     let mut headers = HeaderMap::new();
     headers.insert("x-amzn-errortype", HeaderValue::from_static("ValidationException:http://internal/x"));
     assert_eq!(code_with(&headers, &json!({"code": "A"}), &[]), some("ValidationException", "aws-error"));
+}
+
+#[test]
+fn a_body_is_read_as_a_judgement_reads_it() {
+    let mut headers = HeaderMap::new();
+    headers.insert("content-type", HeaderValue::from_static("application/cbor"));
+    let mut body = Vec::new();
+    ciborium::into_writer(&json!({"__type": "aws#BadDocumentException", "message": "m"}), &mut body).unwrap();
+    let refused = Refused::new(&headers, &body);
+    assert_eq!(refused.code(&[]).unwrap().value, "BadDocumentException");
+    headers.insert("content-encoding", HeaderValue::from_static("gzip"));
+    let refused = Refused::new(&headers, &body);
+    assert_eq!(
+        (refused.code(&[]), refused.sample(), refused.rule(400, None, "x")),
+        (None, String::new(), None)
+    );
 }
 
 #[test]
@@ -67,7 +86,7 @@ fn what_is_no_identifier_is_no_code() {
     }
     let headers = HeaderMap::new();
     for body in [&b""[..], b"<html>", b"\xff\xfe", b"[1", b"\"text\""] {
-        assert_eq!(Refused::new(&headers, body).code([]), None);
+        assert_eq!(Refused::new(&headers, body).code(&[]), None);
     }
 }
 
@@ -128,14 +147,14 @@ fn a_sample_has_the_shape_of_the_body() {
 fn rule_of(status: u16, body: &str) -> Option<String> {
     let headers = HeaderMap::new();
     let refused = Refused::new(&headers, body.as_bytes());
-    refused.rule(status, refused.code([]).as_ref(), "openai")
+    refused.rule(status, refused.code(&[]).as_ref(), "openai")
 }
 
 #[test]
 fn the_rule_can_be_pasted() {
     let rule = rule_of(400, r#"{"error":{"code":"InvalidImageFormat"}}"#).unwrap();
     let (comment, rule) = rule.split_once("- rule").unwrap();
-    assert_eq!(comment.lines().count(), 2);
+    assert_eq!(comment.lines().count(), 3);
     assert!(
         comment.lines().all(|line| line.starts_with("# ")) && comment.contains("`extends: openai`"),
         "{comment}"
@@ -275,7 +294,7 @@ proptest! {
         let refused = Refused::new(&headers, &body);
         prop_assert!(refused.sample().len() <= SAMPLE_MAX_BYTES);
         prop_assert!(!refused.sample().contains('\n'));
-        let code = refused.code([]);
+        let code = refused.code(&[]);
         let _ = refused.rule(400, code.as_ref(), "x");
     }
 

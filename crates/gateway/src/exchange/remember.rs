@@ -54,10 +54,12 @@ pub(super) async fn remember(
         }
         (Meaning::NotRecorded(reason), _) => {
             memory.not_recorded(*reason);
-            if let (NotRecorded::Unclassified, AnswerBody::Whole(body)) = (reason, &answer.body) {
+            if let (NotRecorded::Unclassified, AnswerBody::Whole(body), Some(guarded)) =
+                (reason, &answer.body, &plan.guarded)
+            {
                 memory.unclassified(&Refusal {
                     upstream: upstream.name(),
-                    profile: guard.rules.profile.name(),
+                    profile: &guarded.profile,
                     fingerprint: asked.key.fingerprint,
                     status: answer.head.status,
                     headers: &answer.head.headers,

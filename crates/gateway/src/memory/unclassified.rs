@@ -7,6 +7,7 @@ use std::sync::Arc;
 use http::{HeaderMap, StatusCode};
 use nevertwice_domain::clock::Millis;
 use nevertwice_domain::fingerprint::Fingerprint;
+use nevertwice_domain::profile::Profile;
 use nevertwice_domain::tenant::UpstreamName;
 use nevertwice_domain::unclassified::{Code, NO_CODE, Refused};
 use serde::Serialize;
@@ -106,7 +107,7 @@ struct Tally {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusal<'a> {
     pub(crate) upstream: &'a UpstreamName,
-    pub(crate) profile: &'a str,
+    pub(crate) profile: &'a Profile,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) status: StatusCode,
     pub(crate) headers: &'a HeaderMap,
@@ -118,15 +119,16 @@ impl Unclassified {
     pub(crate) fn note(&self, refusal: &Refusal<'_>, now: Millis) -> Noted {
         let refused = Refused::new(refusal.headers, refusal.body);
         let status = refusal.status.as_u16();
-        let key = Key { upstream: refusal.upstream.clone(), status, code: refused.code([]) };
+        let key =
+            Key { upstream: refusal.upstream.clone(), status, code: refused.code(refusal.profile.codes()) };
         let known = self.0.hold().again(&key, refusal.fingerprint, now);
         let (noted, logs) = match known {
             Some(logs) => (Noted::default(), logs),
             None => {
                 // made outside of the lock, and only for a row that is new
                 let (sample, rule) =
-                    (refused.sample(), refused.rule(status, key.code.as_ref(), refusal.profile));
-                let row = Row::new(refusal.profile, sample, rule, now);
+                    (refused.sample(), refused.rule(status, key.code.as_ref(), refusal.profile.name()));
+                let row = Row::new(refusal.profile.name(), sample, rule, now);
                 let mut rows = self.0.hold();
                 let dropped = rows.add(&key, row);
                 (Noted { dropped }, rows.again(&key, refusal.fingerprint, now).unwrap_or_default())
@@ -280,7 +282,7 @@ mod tests {
         let body = format!("{{\"error\":{{\"code\":\"{code}\",\"message\":\"cannot read 'a.pdf'\"}}}}");
         let refusal = Refusal {
             upstream: &named(upstream),
-            profile: "openai",
+            profile: &Profile::status(),
             fingerprint: key(document),
             status: StatusCode::BAD_REQUEST,
             headers: &HeaderMap::new(),
@@ -317,7 +319,7 @@ mod tests {
         for (status, body) in [(400, "broken file"), (400, "other"), (422, ""), (400, "broken file")] {
             let refusal = Refusal {
                 upstream: &upstream,
-                profile: "status",
+                profile: &Profile::status(),
                 fingerprint: key(1),
                 status: StatusCode::from_u16(status).unwrap(),
                 headers: &HeaderMap::new(),
