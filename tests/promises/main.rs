@@ -36,5 +36,6 @@ mod store_disk;
 mod streams;
 mod tiny_disk;
 mod tls;
+mod unclassified;
 mod uploads;
 mod upstreams;

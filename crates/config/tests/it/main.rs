@@ -17,6 +17,7 @@ mod status_lives;
 mod statuses;
 mod tenants;
 mod texts;
+mod unclassified;
 mod upstreams;
 
 /// The least configuration that holds.

@@ -59,13 +59,14 @@ fn text(name: &str, status: u16, test: &str, what: &str, profile: &str) -> Strin
         "# Only if this {what} speaks about the document's bytes, and not about an account, a parameter, a URL or a\n\
          # passing fault: a wrong rule refuses good documents. It belongs under `rules:` of a file of your own with\n\
          # `profile: {profile}`, `extends: {profile}` and `about:`, which `profiles:` of the configuration names.\n\
-         - rule: {name}\n  \
+         - rule: {}\n  \
            status: {status}\n  \
            when:\n    \
              - {{{test}}}\n  \
            class: content\n  \
            remember: full\n  \
-           confidence: observed\n"
+           confidence: observed\n",
+        scalar(name)
     )
 }
 

@@ -167,7 +167,7 @@ fn the_rule_can_be_pasted() {
     for (body, name, test) in [
         (r#"{"code":"HTTPError_2"}"#, "http-error-2", "{at: /code, is: HTTPError_2}"),
         (r#"{"code":"3013"}"#, "code-3013", "{at: /code, is: \"3013\"}"),
-        (r#"{"code":"null"}"#, "null", "{at: /code, is: \"null\"}"),
+        (r#"{"code":"null"}"#, "\"null\"", "{at: /code, is: \"null\"}"),
         (
             r#"{"__type":"a#BadDocumentException"}"#,
             "bad-document-exception",
