@@ -39,3 +39,4 @@ mod tls;
 mod unclassified;
 mod uploads;
 mod upstreams;
+mod verdict;

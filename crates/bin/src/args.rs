@@ -30,6 +30,8 @@ pub enum Command {
     Upstreams(cmd::coverage::Upstreams),
     /// Believe an upstream again whose mass-refusal guard is on
     Recover(cmd::coverage::Recover),
+    /// Judge a saved answer with a profile, and say why; or many of them, or a corpus
+    Verdict(cmd::verdict::Verdict),
     /// The version of this program, or of a running gateway
     Version(cmd::version::Version),
 }

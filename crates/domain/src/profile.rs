@@ -8,6 +8,7 @@ mod judge;
 mod pointer;
 mod request;
 mod rule;
+mod saved;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ pub use request::{DocumentSearch, Phase, Reference, ReferenceSearch, RequestFact
 pub use rule::{
     Class, Condition, Confidence, Dependency, Needle, Remember, Rule, RuleStatus, Source, Test, Wanted,
 };
+pub use saved::SavedRequest;
 
 /// An upstream's complete answer, as far as a judgement may look at it.
 #[derive(Clone, Copy, Debug)]
