@@ -36,5 +36,7 @@ mod store_disk;
 mod streams;
 mod tiny_disk;
 mod tls;
+mod unclassified;
 mod uploads;
 mod upstreams;
+mod verdict;

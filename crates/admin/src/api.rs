@@ -16,13 +16,13 @@ use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Json, Router};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, StatusCode};
-use nevertwice_gateway::{Coverage, Phase, UpstreamStatus};
+use nevertwice_gateway::{Coverage, Phase, UnclassifiedRefusals, UpstreamStatus};
 use serde_json::{Value, json};
 
 use crate::access::Who;
 use crate::problem::{Code, Problem};
-use crate::query::{self, no_parameters};
-use crate::{Peer, Reloaded, Shared, Version};
+use crate::query::{self, no_parameters, parameters};
+use crate::{Peer, Reloaded, Shared, Version, memory_off};
 
 /// How long any answer may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
@@ -54,6 +54,7 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<Shared>>)> {
             post(moving::import).layer(DefaultBodyLimit::max(moving::IMPORT_MAX_BYTES)),
         ),
         ("/admin/v1/refusals/{fingerprint}", get(refusals::show).delete(refusals::forget_one)),
+        ("/admin/v1/unclassified", get(unclassified)),
         ("/admin/v1/coverage", get(coverage)),
         ("/admin/v1/upstreams", get(upstreams)),
         ("/admin/v1/upstreams/{name}/recover", post(recover)),
@@ -143,6 +144,17 @@ async fn openapi(RawQuery(query): RawQuery) -> Result<impl IntoResponse, Problem
 async fn coverage(State(state): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Answer<Coverage> {
     no_parameters(query.as_deref())?;
     Ok(Json(state.gateway()?.coverage()))
+}
+
+async fn unclassified(
+    State(state): State<Arc<Shared>>,
+    RawQuery(query): RawQuery,
+) -> Answer<UnclassifiedRefusals> {
+    let given = parameters(query.as_deref(), &["all"])?;
+    let all = given
+        .get("all", |text| text.parse::<bool>().map_err(|_| "has to be `true` or `false`".to_owned()))?;
+    let list = state.gateway()?.unclassified(all.unwrap_or(false));
+    list.map(Json).ok_or_else(memory_off)
 }
 
 #[derive(serde::Serialize)]

@@ -111,11 +111,13 @@ impl Shared {
 
     fn memory(&self) -> Result<(Gateway, Arc<dyn RefusalStore>), Problem> {
         let gateway = self.gateway()?;
-        let store = gateway.store().ok_or_else(|| {
-            Problem::new(Code::MemoryOff, "the refusal memory is off: set `negative_cache.enabled: true`")
-        })?;
+        let store = gateway.store().ok_or_else(memory_off)?;
         Ok((gateway, store))
     }
+}
+
+fn memory_off() -> Problem {
+    Problem::new(Code::MemoryOff, "the refusal memory is off: set `negative_cache.enabled: true`")
 }
 
 /// Who is connected.

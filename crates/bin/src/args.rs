@@ -32,6 +32,8 @@ pub enum Command {
     Recover(cmd::coverage::Recover),
     /// Make a running gateway read its profiles again
     Reload(cmd::coverage::Reload),
+    /// Judge a saved answer with a profile, and say why; or many of them, or a corpus
+    Verdict(cmd::verdict::Verdict),
     /// The version of this program, or of a running gateway
     Version(cmd::version::Version),
 }

@@ -5,4 +5,5 @@ pub mod coverage;
 pub mod demo;
 pub mod refusals;
 pub mod serve;
+pub mod verdict;
 pub mod version;

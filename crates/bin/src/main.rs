@@ -5,6 +5,7 @@ mod args;
 mod build_info;
 mod cmd;
 mod exit;
+mod lines;
 mod print;
 mod store;
 mod table;
@@ -48,6 +49,7 @@ fn run(args: &Args) -> Result<Exit, Failure> {
         Command::Upstreams(upstreams) => runtime(1)?.block_on(cmd::coverage::upstreams(upstreams)),
         Command::Recover(recover) => runtime(1)?.block_on(cmd::coverage::recover(recover)),
         Command::Reload(reload) => runtime(1)?.block_on(cmd::coverage::reload(reload)),
+        Command::Verdict(verdict) => cmd::verdict::run(verdict),
         Command::Version(version) => runtime(1)?.block_on(cmd::version::run(version)),
     }
 }

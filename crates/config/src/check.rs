@@ -99,6 +99,7 @@ pub(crate) fn check(raw: &At<Config>, digest: String, cx: &mut Context<'_>) -> O
         http,
         drain,
         memory,
+        profiles: std::mem::take(&mut cx.profiles),
         upstreams,
         digest,
     })

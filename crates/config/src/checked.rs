@@ -16,6 +16,7 @@ use nevertwice_domain::tenant::{KeyHash, TenantId, UpstreamName};
 use secrecy::{SecretBox, SecretString};
 
 use crate::problem::Place;
+use crate::profiles::Catalog;
 
 /// A secret's bytes. Never printed; wiped when dropped.
 pub type Secret = SecretBox<[u8]>;
@@ -41,6 +42,8 @@ pub struct Checked {
     pub drain: Duration,
     /// The memory; `None` = off, and then nothing of it exists.
     pub memory: Option<Memory>,
+    /// The profiles there are: those of this program and the operator's own.
+    pub profiles: Catalog,
     /// The upstreams, in file order.
     pub upstreams: Vec<Upstream>,
     /// SHA-256 of the configuration text, hex, first 16 digits: shown by `version`, so that operators see what is live.

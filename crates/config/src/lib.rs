@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 mod bounds;
 mod check;
 pub mod checked;
+pub mod corpus;
 mod load;
 pub mod problem;
 pub mod profiles;

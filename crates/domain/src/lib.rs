@@ -16,3 +16,4 @@ pub mod status;
 pub mod strike;
 pub mod tenant;
 pub mod trace;
+pub mod unclassified;

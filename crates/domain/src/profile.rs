@@ -8,6 +8,7 @@ mod judge;
 mod pointer;
 mod request;
 mod rule;
+mod saved;
 
 use std::sync::Arc;
 
@@ -15,12 +16,14 @@ use http::HeaderMap;
 
 use crate::status::{RefusalStatus, StatusSet};
 
+pub(crate) use body::Body;
 pub use judge::{Explanation, Rules, Terms};
 pub use pointer::{NotAPointer, Pointer};
 pub use request::{DocumentSearch, Phase, Reference, ReferenceSearch, RequestFacts};
 pub use rule::{
     Class, Condition, Confidence, Dependency, Needle, Remember, Rule, RuleStatus, Source, Test, Wanted,
 };
+pub use saved::SavedRequest;
 
 /// An upstream's complete answer, as far as a judgement may look at it.
 #[derive(Clone, Copy, Debug)]

@@ -38,8 +38,10 @@ use crate::metrics::{Metrics, UpstreamMetrics};
 use crate::serve::{Listener, Stop};
 use crate::upstream::Upstream;
 
+pub use crate::memory::unclassified::UnclassifiedRow;
 pub use crate::status::{
-    Coverage, GuardStatus, LoopBreakerStatus, MemoryBounds, Phase, RouteCoverage, UpstreamStatus,
+    Coverage, GuardStatus, LoopBreakerStatus, MemoryBounds, Phase, RouteCoverage, UnclassifiedRefusals,
+    UpstreamStatus,
 };
 pub use crate::upstream::StartError;
 

@@ -6,6 +6,7 @@ pub(crate) mod fleet;
 mod flights;
 #[cfg(test)]
 mod tests;
+pub(crate) mod unclassified;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ pub(crate) use flights::{Attempt, Boarding, Flights, Landing};
 
 use crate::lock::Lock;
 use crate::metrics::{MemoryMetrics, Metrics};
+use unclassified::{Refusal, Unclassified};
 
 /// Fingerprints that were accepted lately, kept so that their next request does not wait for another.
 const ACCEPTED_KEPT: usize = 8192;
@@ -46,6 +48,7 @@ pub(crate) struct Memory {
     pub(crate) statuses: StatusSet,
     pub(crate) max_body_bytes: u64,
     pub(crate) max_entries: u64,
+    pub(crate) unclassified: Unclassified,
     accepted: Cache<Fingerprint, Millis>,
     tracker: TaskTracker,
     clock: Arc<dyn Clock>,
@@ -144,6 +147,7 @@ impl Memory {
             statuses: config.statuses.clone(),
             max_body_bytes: config.max_body_bytes,
             max_entries: config.max_entries,
+            unclassified: Unclassified::default(),
             accepted: Cache::new(ACCEPTED_KEPT),
             tracker,
             clock,
@@ -159,6 +163,15 @@ impl Memory {
 
     pub(crate) fn not_recorded(&self, reason: NotRecorded) {
         self.counts(|m| m.not_recorded(reason));
+    }
+
+    /// Takes note of a refusal that no rule of its profile knows, for operators to see.
+    pub(crate) fn unclassified(&self, refusal: &Refusal<'_>) {
+        if self.unclassified.note(refusal, self.clock.now()).dropped {
+            self.counts(|m| {
+                m.unclassified_dropped.inc();
+            });
+        }
     }
 
     /// The entry, if it is the one that was asked for and still lives under the rule in force.

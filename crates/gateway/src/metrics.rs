@@ -125,6 +125,7 @@ pub(crate) struct MemoryMetrics {
     guard: Family<UpstreamLabel, Gauge>,
     pub(crate) recorded: Counter,
     pub(crate) suspects: Counter,
+    pub(crate) unclassified_dropped: Counter,
     entries: Gauge,
     evictions: Counter<u64, AtomicU64>,
     /// When a store failure was last logged.
@@ -316,6 +317,11 @@ impl MemoryMetrics {
                 r,
                 "gateway_negative_cache_suspects",
                 "Entries that the mass-refusal guard marked suspect",
+            ),
+            unclassified_dropped: register(
+                r,
+                "gateway_negative_cache_unclassified_dropped",
+                "Rows of the list of unclassified refusals that made room for others",
             ),
             entries: register(r, "gateway_negative_cache_entries", "Entries in the store"),
             evictions: register(

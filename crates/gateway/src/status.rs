@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::Gateway;
 use crate::memory::Memory;
+use crate::memory::unclassified::UnclassifiedRow;
 use crate::upstream::Upstream;
 
 /// How long the store may take to count its entries for the metrics.
@@ -79,6 +80,15 @@ pub struct MemoryBounds {
     pub max_entries: u64,
     /// The longest body of a refusal, in bytes.
     pub max_body_bytes: u64,
+}
+
+/// Refusals that no rule knows, as this process has seen them since it began.
+#[derive(Clone, Debug, Serialize)]
+pub struct UnclassifiedRefusals {
+    /// One for each upstream, status and code.
+    pub items: Vec<UnclassifiedRow>,
+    /// Rows that made room for others.
+    pub dropped: u64,
 }
 
 /// Which routes have the memory, and which not, with the reason.
@@ -214,6 +224,14 @@ impl Gateway {
         let breakers =
             self.shared.upstreams.iter().filter_map(|u| Some((u.loop_breaker.as_ref()?, u.name())));
         breakers.map(|(breaker, name)| breaker.forget(which, name, clock)).sum()
+    }
+
+    /// Codes that came back for one fingerprint and that no rule knows; with `all`, also those that did not come back. `None`
+    /// while the memory is off.
+    #[must_use]
+    pub fn unclassified(&self, all: bool) -> Option<UnclassifiedRefusals> {
+        let list = &self.shared.memory.as_ref()?.unclassified;
+        Some(UnclassifiedRefusals { items: list.rows(all), dropped: list.dropped() })
     }
 
     /// Which routes have the memory, and which not.

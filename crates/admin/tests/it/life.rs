@@ -49,6 +49,7 @@ async fn with_the_memory_off_there_is_nothing_to_list() {
     let world = World::new(Plan { memory: false, ..OPEN }).await;
     assert_eq!(world.get("/readyz").await.ok(), json!({ "status": "ready", "store": "off" }));
     world.get("/admin/v1/refusals").await.problem(409, "MEMORY_OFF");
+    world.get("/admin/v1/unclassified").await.problem(409, "MEMORY_OFF");
     world.post("/admin/v1/refusals/forget", &json!({ "all": true })).await.problem(409, "MEMORY_OFF");
     world.send("POST", "/admin/v1/reload", &[], "").await.problem(409, "NO_FILE");
     world.send("POST", "/admin/v1/upstreams/ocr/recover", &[], "").await.problem(409, "MEMORY_OFF");

@@ -125,6 +125,8 @@ async fn filters_narrow_and_mistakes_are_named() {
         let detail = world.get(&format!("/admin/v1/refusals?{query}")).await.problem(400, "BAD_REQUEST");
         assert!(detail.contains(part), "{query}: {detail}");
     }
+    assert_eq!(world.get("/admin/v1/unclassified").await.ok(), json!({ "items": [], "dropped": 0 }));
+    world.get("/admin/v1/unclassified?all=yes").await.problem(400, "BAD_REQUEST");
     world.get("/admin/v1/refusals/abc").await.problem(400, "BAD_REQUEST");
     world.get(&format!("/admin/v1/refusals/{}", "0".repeat(64))).await.problem(404, "NO_REFUSAL");
     world.get("/admin/v1/version?x=1").await.problem(400, "BAD_REQUEST");
@@ -219,6 +221,7 @@ async fn answers_have_the_fields_that_the_description_says() {
         ("/healthz", "/healthz"),
         ("/readyz", "/readyz"),
         ("/admin/v1/version", "/admin/v1/version"),
+        ("/admin/v1/unclassified?all=true", "/admin/v1/unclassified"),
         ("/admin/v1/coverage", "/admin/v1/coverage"),
         ("/admin/v1/upstreams", "/admin/v1/upstreams"),
         ("/admin/v1/refusals", "/admin/v1/refusals"),

@@ -6,6 +6,7 @@ mod import;
 mod list;
 mod moving;
 mod show;
+mod unclassified;
 
 use std::fs::File;
 use std::io::Read as _;
@@ -44,6 +45,8 @@ enum Command {
     Show(show::Show),
     /// Forget refusals, so that the next request with such a document goes to the upstream
     Forget(forget::Forget),
+    /// List error codes that came back for one document and that no rule knows, with the rule to add
+    Unclassified(unclassified::Unclassified),
     /// Write all refusals to a file, with everything, to be imported elsewhere or kept as a copy
     Export(export::Export),
     /// Read refusals from such a file; those that are there already stay as they are
@@ -56,6 +59,7 @@ pub async fn run(refusals: &Refusals) -> Result<Exit, Failure> {
         Command::List(list) => list::run(list).await,
         Command::Show(show) => show::run(show).await,
         Command::Forget(forget) => forget::run(forget).await,
+        Command::Unclassified(unclassified) => unclassified::run(unclassified).await,
         Command::Export(export) => export::run(export).await,
         Command::Import(import) => import::run(import).await,
     }

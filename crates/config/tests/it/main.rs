@@ -17,7 +17,9 @@ mod status_lives;
 mod statuses;
 mod tenants;
 mod texts;
+mod unclassified;
 mod upstreams;
+mod verdicts;
 
 /// The least configuration that holds.
 const LEAST: &str = "upstreams:\n  - name: a\n    base_url: http://127.0.0.1:9001\n    sync_paths: [/x]\n";

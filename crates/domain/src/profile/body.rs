@@ -46,16 +46,16 @@ impl Media {
 }
 
 /// The body as rules see it.
-pub(super) struct Body {
+pub(crate) struct Body {
     bytes: Vec<u8>,
     /// The JSON value, or what CBOR says in JSON's terms.
-    pub(super) json: Option<Value>,
+    pub(crate) json: Option<Value>,
     lower: OnceCell<Vec<u8>>,
 }
 
 /// Why a body cannot be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unreadable {
+pub(crate) enum Unreadable {
     /// A coding that is not known here, or several.
     Coding,
     /// It is broken, or longer than the bound once decoded.
@@ -63,7 +63,7 @@ pub(super) enum Unreadable {
 }
 
 impl Body {
-    pub(super) fn decode(headers: &HeaderMap, body: &[u8]) -> Result<Self, Unreadable> {
+    pub(crate) fn decode(headers: &HeaderMap, body: &[u8]) -> Result<Self, Unreadable> {
         let bytes = decompress(headers, body)?;
         let json = match Media::of(headers) {
             Media::Cbor => ciborium::from_reader::<Value, _>(bytes.as_slice()).ok(),
@@ -77,7 +77,7 @@ impl Body {
         self.lower.get_or_init(|| self.bytes.to_ascii_lowercase())
     }
 
-    pub(super) fn text(&self) -> &[u8] {
+    pub(crate) fn text(&self) -> &[u8] {
         &self.bytes
     }
 }

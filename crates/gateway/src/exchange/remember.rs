@@ -21,6 +21,7 @@ use super::intake::Document;
 use super::judge::{Answer, AnswerBody, Meaning};
 use super::recall::{Asked, Call, CallBody};
 use crate::Shared;
+use crate::memory::unclassified::Refusal;
 use crate::memory::{Attempt, Landing, Memory, UpstreamGuard};
 
 /// The time that is left for the store when the judgement took all of `judge_wait`.
@@ -53,6 +54,18 @@ pub(super) async fn remember(
         }
         (Meaning::NotRecorded(reason), _) => {
             memory.not_recorded(*reason);
+            if let (NotRecorded::Unclassified, AnswerBody::Whole(body), Some(guarded)) =
+                (reason, &answer.body, &plan.guarded)
+            {
+                memory.unclassified(&Refusal {
+                    upstream: upstream.name(),
+                    profile: &guarded.profile,
+                    fingerprint: asked.key.fingerprint,
+                    status: answer.head.status,
+                    headers: &answer.head.headers,
+                    body,
+                });
+            }
             Landing::NoVerdict
         }
         (Meaning::Verdict(status, verdict), CallBody::Document(document)) => {

@@ -8,10 +8,11 @@ use std::path::Path;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::moving::{Header, Line, Lines, Progress, patiently};
+use super::moving::{Header, LINE_MAX, Progress, patiently};
 use super::now;
 use crate::admin_client::{AdminArgs, Client};
 use crate::exit::{Exit, Failure};
+use crate::lines::{Line, Lines};
 use crate::print;
 
 /// The most refusals of a page.
@@ -194,7 +195,7 @@ struct Found {
 
 /// Looks through a file to go on with; `None` if it is empty.
 fn found(name: &str, file: &File, header: &Header) -> Result<Option<Found>, Failure> {
-    let mut lines = Lines::new(BufReader::with_capacity(1 << 16, file));
+    let mut lines = Lines::new(BufReader::with_capacity(1 << 16, file), LINE_MAX);
     let unread = |e: io::Error| Failure::input(&format!("cannot read {name}: {e}"));
     let Some(first) = lines.next().map_err(unread)? else { return Ok(None) };
     let from = Header::read(name, Some(&first))?.from;

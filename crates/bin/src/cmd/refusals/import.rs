@@ -8,9 +8,10 @@ use serde::Serialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::moving::{Header, Line, Lines, Progress, patiently};
+use super::moving::{Header, LINE_MAX, Progress, patiently};
 use crate::admin_client::{AdminArgs, Client};
 use crate::exit::{Exit, Failure};
+use crate::lines::{Line, Lines};
 use crate::print;
 use crate::table::on_one_line;
 
@@ -81,7 +82,7 @@ pub(super) async fn run(import: &Import) -> Result<Exit, Failure> {
 
 /// All lines of a file.
 async fn all(client: &Client, name: &str, from: impl BufRead, length: Option<u64>) -> Result<Sum, Failure> {
-    let mut lines = Lines::new(from);
+    let mut lines = Lines::new(from, LINE_MAX);
     let next = |lines: &mut Lines<_>| {
         let line = lines.next();
         line.map_err(|e| Failure::failed(&format!("cannot read {name} after line {}: {e}", lines.number)))

@@ -1,0 +1,92 @@
+//! What rules want to know of a request that somebody saved, or told of in part.
+
+use super::request::{Phase, ReferenceSearch, RequestFacts};
+use crate::canonical::fields::MediaType;
+use crate::canonical::form::{FileNameRule, FormReader};
+
+/// The content type of a request of which neither type nor body is known: that of a document.
+const ASSUMED: &str = "application/octet-stream";
+
+/// What is known of a request. Missing members are not known, rather than absent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SavedRequest<'a> {
+    /// Its path, and its query if it had one.
+    pub path: Option<&'a str>,
+    /// Its `Content-Type`; an empty one stands for a request without.
+    pub content_type: Option<&'a str>,
+    /// Its body.
+    pub body: Option<&'a [u8]>,
+}
+
+impl SavedRequest<'_> {
+    /// The facts, as the gateway would learn them. A request whose body is known and whose type is not had none; one of which
+    /// neither is known carried a document.
+    #[must_use]
+    pub fn facts(&self, phase: Phase, references: &[Box<str>]) -> RequestFacts {
+        let content_type = match (self.content_type, self.body) {
+            (Some(""), _) | (None, Some(_)) => None,
+            (Some(value), _) => Some(value),
+            (None, None) => Some(ASSUMED),
+        };
+        let value = content_type.map(str::as_bytes);
+        let mut search = ReferenceSearch::new(references, value);
+        if let Some((_, query)) = self.path.and_then(|path| path.split_once('?')) {
+            search.query(query.as_bytes());
+        }
+        let body = self.body.unwrap_or_default();
+        match value.and_then(MediaType::boundary_of).and_then(|boundary| values_of_form(&boundary, body)) {
+            Some(Some(names)) => names.iter().for_each(|name| search.field(name)),
+            Some(None) => search.more_fields(),
+            None => {
+                search.feed(body);
+            }
+        }
+        let reference = if references.is_empty() { None } else { search.finish() };
+        RequestFacts { phase, content_type: content_type.map(ToOwned::to_owned), reference }
+    }
+}
+
+/// The names of a form's parts that are no files, if they are not too many; `None` when this is no strict form.
+fn values_of_form(boundary: &[u8], body: &[u8]) -> Option<Option<Vec<Vec<u8>>>> {
+    let mut reader = FormReader::new(boundary, FileNameRule::Keyed);
+    reader.feed(body);
+    reader.finish().ok().map(|form| form.values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Reference;
+
+    fn facts(path: Option<&str>, content_type: Option<&str>, body: Option<&str>) -> RequestFacts {
+        let request = SavedRequest { path, content_type, body: body.map(str::as_bytes) };
+        request.facts(Phase::Submit, &["url".into(), "file_id".into()])
+    }
+
+    #[test]
+    fn a_request_that_is_not_known_carried_a_document() {
+        let none = facts(None, None, None);
+        assert_eq!((none.content_type.as_deref(), none.reference), (Some(ASSUMED), None));
+        assert_eq!(facts(Some("/x"), None, None).content_type.as_deref(), Some(ASSUMED));
+        assert_eq!(facts(None, Some(""), None).content_type, None);
+        assert_eq!(facts(None, None, Some("%PDF")).content_type, None);
+        assert_eq!(facts(None, Some("image/png"), Some("x")).content_type.as_deref(), Some("image/png"));
+    }
+
+    #[test]
+    fn references_are_seen_wherever_the_gateway_sees_them() {
+        let named = |key: &str| Some(Reference::Named(key.into()));
+        let json = Some("application/json");
+        assert_eq!(facts(None, json, Some(r#"{"url":"https://a"}"#)).reference, named("url"));
+        assert_eq!(facts(None, json, Some(r#"{"data":"AAAA"}"#)).reference, None);
+        assert_eq!(facts(None, json, Some(r#"{"data":"AAA"#)).reference, Some(Reference::Unsure));
+        assert_eq!(facts(Some("/read?file_id=7"), None, None).reference, named("file_id"));
+        let form =
+            |field: &str| format!("--b\r\nContent-Disposition: form-data; {field}\r\n\r\nv\r\n--b--\r\n");
+        let multipart = Some("multipart/form-data; boundary=b");
+        assert_eq!(facts(None, multipart, Some(&form("name=\"url\""))).reference, named("url"));
+        assert_eq!(facts(None, multipart, Some(&form("name=\"url\"; filename=\"a.pdf\""))).reference, None);
+        let none = SavedRequest { body: Some(b"{\"url\":\"https://a\"}"), ..SavedRequest::default() };
+        assert_eq!(none.facts(Phase::Poll, &[]).reference, None);
+    }
+}
