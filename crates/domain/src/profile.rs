@@ -22,6 +22,8 @@ pub struct Answer<'a> {
 pub enum Judgement {
     /// A verdict on the document.
     Verdict(Verdict),
+    /// A 200 that is no failed operation.
+    Accepted,
     /// Not a verdict, for this reason.
     Not(NotRecorded),
 }
@@ -108,7 +110,12 @@ pub trait Profile: Send + Sync {
     /// The name in the configuration.
     fn name(&self) -> &'static str;
 
-    /// Judges a refusal that passed the checks which hold for every upstream.
+    /// Whether it knows what a 200 of an operation that failed looks like.
+    fn judges_200(&self) -> bool {
+        false
+    }
+
+    /// Judges a refusal that passed the checks which hold for every upstream; or a 200, if it [judges](Self::judges_200) them.
     fn judge(&self, status: RefusalStatus, answer: &Answer<'_>) -> Judgement;
 }
 
@@ -160,7 +167,11 @@ pub fn may_be_verdict(
     Some(check_head(honor_cache_control, headers).map(|()| refusal))
 }
 
-fn check_head(honor_cache_control: bool, headers: &HeaderMap) -> Result<(), NotRecorded> {
+/// Whether the answer's own words allow to remember it.
+///
+/// # Errors
+/// What forbids it.
+pub fn check_head(honor_cache_control: bool, headers: &HeaderMap) -> Result<(), NotRecorded> {
     // RFC 9110 section 15.5.14: a refusal with Retry-After is temporary by its own words; vendors use it on any status
     if headers.contains_key(http::header::RETRY_AFTER)
         || ["retry-after-ms", "x-ms-retry-after-ms"].iter().any(|name| headers.contains_key(*name))
@@ -226,7 +237,7 @@ mod tests {
         let answer = |body| Answer { status: StatusCode::PAYLOAD_TOO_LARGE, headers: &headers, body };
         let doubt = |body| match StatusProfile.judge(status, &answer(body)) {
             Judgement::Verdict(v) => v.doubt,
-            Judgement::Not(_) => unreachable!(),
+            Judgement::Accepted | Judgement::Not(_) => unreachable!(),
         };
         assert_eq!(doubt(b"<html>"), Some(Doubt::Html));
         assert_eq!(doubt(b""), Some(Doubt::Empty));

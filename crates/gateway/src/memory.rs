@@ -18,7 +18,7 @@ use nevertwice_domain::entry::{Candidate, Entry, Expected, Selector};
 use nevertwice_domain::fingerprint::{DeploymentKey, DocumentDigest, Fingerprint};
 use nevertwice_domain::guard::{GuardStep, MassRefusalGuard};
 use nevertwice_domain::profile::NotRecorded;
-use nevertwice_domain::status::StatusSet;
+use nevertwice_domain::status::{RefusalStatus, StatusSet};
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use nevertwice_store::{Fence, Lease, News, Recorded, RefusalStore, StoreError};
 use quick_cache::sync::Cache;
@@ -139,6 +139,13 @@ impl Memory {
         }
     }
 
+    /// The statuses of entries that answer requests to an upstream, as things stand: those opted in to, and that of a failed
+    /// operation where the profile knows one when it sees it.
+    pub(crate) fn statuses_at(&self, guard: &UpstreamGuard) -> impl Iterator<Item = RefusalStatus> {
+        let failed = guard.rules.profile.judges_200().then(RefusalStatus::failed_operation);
+        self.statuses.iter().chain(failed)
+    }
+
     fn counts(&self, count: impl FnOnce(&MemoryMetrics)) {
         if let Some(metrics) = &self.metrics.memory {
             count(metrics);
@@ -172,8 +179,7 @@ impl Memory {
             });
             return None;
         }
-        self.statuses.get(entry.status.status_code())?;
-        if guard.distrusts(entry.recorded_at) {
+        if !self.statuses_at(guard).any(|s| s == entry.status) || guard.distrusts(entry.recorded_at) {
             return None;
         }
         entry.remaining_under(&guard.rules.life, self.clock.now()).map(|_| entry)

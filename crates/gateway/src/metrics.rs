@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nevertwice_domain::entry::Mismatch;
 use nevertwice_domain::outcome::{Outcome, OwnCode};
 use nevertwice_domain::profile::{Doubt, NotRecorded};
-use nevertwice_domain::status::{RefusalStatus, StatusSet};
+use nevertwice_domain::status::RefusalStatus;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -130,8 +130,10 @@ pub(crate) struct TenantMetrics([Counter; 6]);
 
 const RESULTS: [&str; 6] = ["ok", "refused", "failed", "replayed", "shed", "gateway"];
 
-/// OK, a replay of any status, each named status, two remainders, and the gateway's own codes.
-const CODE_SLOTS: usize = 4 + NAMED.len() + 24;
+/// OK, a replay of any status, a failed operation, two remainders, each named status, and the gateway's own codes.
+const CODE_SLOTS: usize = FIRST_NAMED + NAMED.len() + 24;
+/// The slot of the first named status.
+const FIRST_NAMED: usize = 5;
 
 impl Metrics {
     /// Registers everything; the memory's series only when it is on.
@@ -197,12 +199,18 @@ impl Metrics {
         out
     }
 
-    pub(crate) fn upstream(&self, name: &str, limit: usize, guarded: Option<&StatusSet>) -> UpstreamMetrics {
+    /// The handles of one upstream; `guarded` are the statuses that are replayed there, where the memory is on.
+    pub(crate) fn upstream(
+        &self,
+        name: &str,
+        limit: usize,
+        guarded: Option<&[RefusalStatus]>,
+    ) -> UpstreamMetrics {
         let name: Arc<str> = name.into();
         let label = UpstreamLabel { upstream: Arc::clone(&name) };
         self.limits.get_or_create_owned(&label).set(i64::try_from(limit).unwrap_or(i64::MAX));
         let by_status = |family: &Family<UpstreamStatus, Counter>| -> Vec<(RefusalStatus, Counter)> {
-            let statuses = guarded.into_iter().flat_map(StatusSet::iter);
+            let statuses = guarded.into_iter().flatten().copied();
             let series = |s: RefusalStatus| UpstreamStatus { upstream: Arc::clone(&name), status: s.get() };
             statuses.map(|s| (s, family.get_or_create_owned(&series(s)))).collect()
         };
@@ -382,6 +390,7 @@ impl TenantMetrics {
     pub(crate) fn request(&self, outcome: Outcome) {
         let result = match outcome {
             Outcome::Ok => 0,
+            Outcome::FailedOperation => 1,
             Outcome::Upstream(status) if status.is_client_error() => 1,
             Outcome::Upstream(_) => 2,
             Outcome::Replayed(_) => 3,
@@ -418,11 +427,12 @@ fn slot(outcome: Outcome) -> usize {
         Outcome::Ok => 0,
         Outcome::Replayed(_) => 1,
         Outcome::Upstream(status) => match NAMED.iter().position(|n| *n == status.as_u16()) {
-            Some(i) => 4 + i,
+            Some(i) => FIRST_NAMED + i,
             None if status.is_client_error() => 2,
             None => 3,
         },
-        Outcome::Own(code) => 4 + NAMED.len() + code as usize,
+        Outcome::FailedOperation => 4,
+        Outcome::Own(code) => FIRST_NAMED + NAMED.len() + code as usize,
     }
 }
 
@@ -455,7 +465,7 @@ mod tests {
     #[test]
     fn no_upstream_can_make_series_at_will() {
         let metrics = Metrics::new(true);
-        let upstream = metrics.upstream("ocr", 8, Some(&StatusSet::default()));
+        let upstream = metrics.upstream("ocr", 8, Some(&[RefusalStatus::failed_operation()]));
         let before = metrics.text().lines().count();
         for status in 400..=999 {
             upstream.request(Outcome::of_upstream(StatusCode::from_u16(status).unwrap_or_default()));
@@ -469,12 +479,13 @@ mod tests {
     #[test]
     fn every_outcome_has_a_slot_of_its_own() {
         let mut slots: Vec<_> = OwnCode::ALL.iter().map(|c| slot(Outcome::Own(*c))).collect();
+        slots.push(slot(Outcome::FailedOperation));
         slots.extend(
             NAMED.iter().map(|n| slot(Outcome::of_upstream(StatusCode::from_u16(*n).unwrap_or_default()))),
         );
         slots.sort_unstable();
         slots.dedup();
-        assert_eq!(slots.len(), OwnCode::ALL.len() + NAMED.len());
+        assert_eq!(slots.len(), OwnCode::ALL.len() + NAMED.len() + 1);
         assert!(slots.iter().all(|s| *s < CODE_SLOTS));
     }
 

@@ -55,11 +55,11 @@ impl Upstream {
             (Some(memory), Some(guard)) => bases(&config, guard, tenants, &memory.key, credential.as_ref()),
             _ => (HashMap::new(), None),
         };
-        let statuses = memory.filter(|_| guard.is_some()).map(|m| &m.statuses);
+        let statuses = memory.zip(guard.as_ref()).map(|(m, guard)| m.statuses_at(guard).collect::<Vec<_>>());
         Ok(Self {
             client: Client::new(&config)?,
             pool: Pool::new(config.pool.clone()),
-            metrics: metrics.upstream(name.as_str(), config.pool.max_in_flight, statuses),
+            metrics: metrics.upstream(name.as_str(), config.pool.max_in_flight, statuses.as_deref()),
             credential,
             guard,
             key_bases,

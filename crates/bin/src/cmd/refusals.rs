@@ -180,7 +180,7 @@ fn a_tenant(text: &str) -> Result<TenantId, String> {
 
 fn a_status(text: &str) -> Result<RefusalStatus, String> {
     let number = text.parse().map_err(|_| "a status is a number".to_owned())?;
-    RefusalStatus::new(number).map_err(|e| e.to_string())
+    RefusalStatus::of_entry(number).map_err(|e| e.to_string())
 }
 
 fn a_time(text: &str) -> Result<Millis, String> {

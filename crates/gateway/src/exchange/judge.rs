@@ -1,15 +1,17 @@
-//! What the upstream's answer says about the document. Only a refusal that may become a verdict is read to its end here;
-//! everything else streams on at once.
+//! What the upstream's answer says about the document. Only an answer that may become a verdict is read to its end here: a
+//! refusal, or a 200 where the profile knows operations that failed; everything else streams on at once.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{Response, StatusCode, Version, header, response};
+use http::{HeaderMap, Response, StatusCode, Version, header, response};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
-use nevertwice_domain::outcome::OwnCode;
+use nevertwice_config::checked::UpstreamMemory;
+use nevertwice_domain::outcome::{Outcome, OwnCode};
 use nevertwice_domain::profile::{self, Judgement, NotRecorded, Verdict};
+use nevertwice_domain::status::RefusalStatus;
 
 use super::Rejection;
 use super::recall::Call;
@@ -53,6 +55,19 @@ pub(super) enum Meaning {
     NotRecorded(NotRecorded),
 }
 
+impl Answer {
+    /// How the exchange ends with it.
+    pub(super) fn outcome(&self) -> Outcome {
+        match self.meaning {
+            // of a 200 it is said after a look at its body alone
+            Meaning::Verdict(_) | Meaning::NotRecorded(_) if self.head.status == StatusCode::OK => {
+                Outcome::FailedOperation
+            }
+            _ => Outcome::of_upstream(self.head.status),
+        }
+    }
+}
+
 /// Judges an answer to a guarded request; lets every other pass.
 pub(super) async fn judge(
     gateway: &Shared,
@@ -66,6 +81,9 @@ pub(super) async fn judge(
     let (Some(_), Some(memory), Some(rules)) = (&call.asked, &gateway.memory, rules) else {
         return Ok(Answer { head, body: AnswerBody::Live(body), meaning: Meaning::Nothing, at });
     };
+    if uploaded && head.status == StatusCode::OK && rules.profile.judges_200() && is_json(&head.headers) {
+        return judge_200(memory.max_body_bytes, rules, head, body, at).await;
+    }
     let refusal =
         profile::may_be_verdict(&memory.statuses, rules.honor_cache_control, head.status, &head.headers);
     let refusal = match refusal {
@@ -90,6 +108,7 @@ pub(super) async fn judge(
             let answer = profile::Answer { status: head.status, headers: &head.headers, body: &bytes };
             let meaning = match rules.profile.judge(status, &answer) {
                 Judgement::Verdict(verdict) => Meaning::Verdict(verdict),
+                Judgement::Accepted => Meaning::Nothing,
                 Judgement::Not(reason) => Meaning::NotRecorded(reason),
             };
             (AnswerBody::Whole(bytes), meaning)
@@ -99,7 +118,44 @@ pub(super) async fn judge(
     Ok(Answer { head, body, meaning, at })
 }
 
-/// Reads a refusal's body: to its end, or until it is too long or too late to be remembered.
+/// Judges a 200 of an upstream that tells in the body whether the operation failed. One that is too long, or too late, for
+/// the memory is a success.
+async fn judge_200(
+    cap: u64,
+    rules: &UpstreamMemory,
+    head: response::Parts,
+    body: Incoming,
+    at: Instant,
+) -> Result<Answer, Rejection> {
+    // what forbids to remember it does not make a failure of a success, so that the body is asked first
+    let forbidden = if ends_with_the_connection(&head, &body) {
+        Some(NotRecorded::Incomplete)
+    } else if fields_too_large(&head) {
+        Some(NotRecorded::FieldsTooLarge)
+    } else {
+        profile::check_head(rules.honor_cache_control, &head.headers).err()
+    };
+    let bytes = match read(body, cap, rules.judge_wait).await? {
+        (AnswerBody::Whole(bytes), _) => bytes,
+        (body, _) => return Ok(Answer { head, body, meaning: Meaning::Accepted, at }),
+    };
+    let answer = profile::Answer { status: head.status, headers: &head.headers, body: &bytes };
+    let meaning = match rules.profile.judge(RefusalStatus::failed_operation(), &answer) {
+        Judgement::Accepted => Meaning::Accepted,
+        Judgement::Not(reason) => Meaning::NotRecorded(reason),
+        Judgement::Verdict(verdict) => forbidden.map_or(Meaning::Verdict(verdict), Meaning::NotRecorded),
+    };
+    Ok(Answer { head, body: AnswerBody::Whole(bytes), meaning, at })
+}
+
+/// Whether the answer says that its body is JSON.
+fn is_json(headers: &HeaderMap) -> bool {
+    let value = headers.get(header::CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
+    let media = value.split(|b| *b == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
+    media == b"application/json" || media.ends_with(b"+json")
+}
+
+/// Reads a body: to its end, or until it is too long or too late to be remembered.
 async fn read(mut body: Incoming, cap: u64, wait: Duration) -> Result<(AnswerBody, NotRecorded), Rejection> {
     if body.size_hint().lower() > cap {
         return Ok((AnswerBody::Live(body), NotRecorded::BodyTooLarge));

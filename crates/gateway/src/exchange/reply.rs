@@ -72,6 +72,7 @@ pub(super) fn abandon(answer: Response<Reply>) {
 
 /// The upstream's answer.
 pub(super) fn live(answer: Answer, permit: Arc<Permit>, mut record: Box<Record>) -> Response<Reply> {
+    let outcome = answer.outcome();
     let Answer { mut head, body, .. } = answer;
     let keep_length = record.method == Method::HEAD || head.status == StatusCode::NOT_MODIFIED;
     headers::answer(&mut head.headers, keep_length);
@@ -79,7 +80,7 @@ pub(super) fn live(answer: Answer, permit: Arc<Permit>, mut record: Box<Record>)
     if let (true, Some(upstream)) = (head.status.is_redirection(), &upstream) {
         home_location(&mut head.headers, upstream);
     }
-    record.answered(Outcome::of_upstream(head.status), head.status);
+    record.answered(outcome, head.status);
     let (idle, total) = match &upstream {
         Some(u) => (u.config.idle_timeout, u.config.stream_max),
         None => (Duration::from_secs(60), None),

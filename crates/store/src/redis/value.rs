@@ -87,7 +87,7 @@ pub(super) fn encode_entry(entry: &Entry) -> Vec<u8> {
 pub(super) fn decode_entry(value: &[u8], body: Option<Bytes>) -> Result<Entry, Malformed> {
     let mut from = Reader::open(value, ENTRY)?;
     let Facts { document: digest, status, first_refused_at, recorded_at, upstream } = from.facts()?;
-    let status = RefusalStatus::new(status).map_err(|_| Malformed)?;
+    let status = RefusalStatus::of_entry(status).map_err(|_| Malformed)?;
     let schema = from.small()?;
     let fingerprint = Fingerprint::from_bytes(from.digest()?);
     let scope = from.text()?.to_owned();

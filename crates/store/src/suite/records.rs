@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use nevertwice_domain::entry::{Candidate, ENTRY_SCHEMA, Entry, Selector};
 
-use super::{Bench, everything, samples, stored};
-use crate::{Recorded, StoreErrorKind};
+use super::{Bench, everything, is_fenced, samples, stored};
+use crate::{Imported, ListQuery, Moved, Recorded, StoreErrorKind};
 
 pub(super) async fn what_was_recorded_is_recalled_as_it_was(bench: &Bench) {
     let began = bench.now();
@@ -112,6 +112,50 @@ pub(super) async fn an_entry_of_another_schema_is_replaced(bench: &Bench) {
     let fresh = bench.store(1).await;
     assert_eq!(bench.recall(1).await, Some(fresh));
     assert_eq!(bench.entries().await, 1);
+}
+
+pub(super) async fn a_failed_operation_is_kept_like_any_refusal(bench: &Bench) {
+    let key = samples::fingerprint(1);
+    let status = samples::status(200);
+    let failed = |n: u64, life| {
+        let mut candidate = Candidate { life, ..samples::candidate(n) };
+        candidate.entry.status = status;
+        candidate
+    };
+    let flat = || samples::flat(samples::TTL_MS);
+    let recorded = stored(bench.record(failed(1, flat())).await).expect("is new");
+    assert_eq!(recorded.status, status);
+    bench.store(2).await;
+    assert_eq!(bench.recall(1).await.as_ref(), Some(&recorded));
+    assert!(bench.store.near(&key).is_none_or(|near| near == recorded));
+    assert!(matches!(bench.record(failed(1, flat())).await, Recorded::AlreadyThere(_)));
+    bench.replay(1, &samples::tenant("b"));
+    let shown = bench.store.show(&key).await.expect("show").expect("is there");
+    assert_eq!((&shown.entry, shown.tally.replays), (&recorded, 1));
+
+    // it is found, and forgotten, by its status
+    let listed = bench.list(&ListQuery { status: Some(status), ..everything() }).await;
+    assert_eq!(listed.iter().map(|item| item.entry.fingerprint).collect::<Vec<_>>(), [key]);
+    let fence = bench.fence().await;
+    let which = Selector { status: Some(status), ..Selector::default() };
+    assert_eq!(bench.store.forget(&which).await.expect("forget"), 1);
+    assert_eq!(bench.present(3).await, [2]);
+    assert!(is_fenced(&bench.store.record(failed(1, flat()), fence).await.expect("record")));
+    assert!(stored(bench.store.record(samples::candidate(3), fence).await.expect("record")).is_some());
+
+    // its row of refusals is its own, and an acceptance ends it
+    assert!(matches!(bench.record(failed(1, samples::confirmed(2))).await, Recorded::Unconfirmed(1)));
+    assert!(!bench.accept(1).await);
+    assert!(matches!(bench.record(failed(1, samples::confirmed(2))).await, Recorded::Unconfirmed(1)));
+    assert!(stored(bench.record(failed(1, samples::confirmed(2))).await).is_some());
+    assert!(bench.accept(1).await);
+    assert!(bench.recall(1).await.is_none());
+
+    let moved = Moved { entry: (*recorded).clone(), tally: shown.tally };
+    let fence = bench.fence().await;
+    let imported = bench.store.import(vec![moved], fence, 10).await.expect("import");
+    assert_eq!(imported, [Imported::Stored]);
+    assert_eq!(bench.recall(1).await, Some(recorded));
 }
 
 pub(super) async fn close_is_the_end(bench: &Bench) {

@@ -249,6 +249,11 @@ mod tests {
         assert_eq!(read(&json()), Ok((Moved { entry: (*entry).clone(), tally }, false)));
         assert_eq!(json()["content_language"], "de, ü");
         assert_eq!(json()["content_type"]["base64"], STANDARD.encode(b"text/plain; x=\xfc\""));
+        let mut failed = shown();
+        let entry = Entry { status: samples::status(200), ..(*failed.entry).clone() };
+        failed.entry = Arc::new(entry.clone());
+        let json = serde_json::to_value(Portable::new(&failed, String::new())).unwrap_or_default();
+        assert!(json["status"] == 200 && read(&json).is_ok_and(|(moved, _)| moved.entry == entry));
         let suspect = Shown { suspect: true, ..shown() };
         let json = serde_json::to_value(Portable::new(&suspect, String::new())).unwrap_or_default();
         assert!(read(&json).is_ok_and(|(_, suspect)| suspect));
@@ -284,7 +289,8 @@ mod tests {
             ("rule", json!("a\u{0}"), "`rule`: has at most"),
             ("status", json!(401), "`status`: 401 is never remembered: it speaks of the credential"),
             ("status", json!(404), "never remembered"),
-            ("status", json!(200), "not a 4xx"),
+            ("status", json!(204), "not a 4xx"),
+            ("status", json!(500), "not a 4xx"),
             ("status", json!(66_000), "is no status"),
             ("status", json!("400"), "invalid type"),
             ("recorded_at", json!("yesterday"), "`recorded_at`: has to be a time"),

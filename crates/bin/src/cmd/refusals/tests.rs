@@ -71,6 +71,7 @@ fn a_forget_says_what_it_means() {
         ("forget --yes", "required"),
         ("forget --all --yes --status 400", "cannot be used with"),
         ("forget --status 404", "never remembered"),
+        ("forget --status 202", "not a 4xx status"),
         ("forget --status many", "a status is a number"),
         ("forget --before yesterday", "2026-01-31T12:00:00Z"),
         ("forget --document /no/such/file", "neither 64 hex digits nor a file"),
