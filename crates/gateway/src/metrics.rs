@@ -119,9 +119,43 @@ pub(crate) struct UpstreamMetrics {
     pub(crate) attempts: Counter,
     in_flight: Gauge,
     queued: Gauge,
-    replays: Vec<(RefusalStatus, Counter)>,
-    would_replay: Vec<(RefusalStatus, Counter)>,
+    replays: Option<ByStatus>,
+    would_replay: Option<ByStatus>,
     guard: Option<Gauge>,
+}
+
+/// One family of an upstream by status.
+struct ByStatus {
+    family: Family<UpstreamStatus, Counter>,
+    upstream: Arc<str>,
+    counters: Vec<(RefusalStatus, Counter)>,
+}
+
+impl ByStatus {
+    /// The series of these statuses are there from the start.
+    fn new(
+        family: &Family<UpstreamStatus, Counter>,
+        upstream: &Arc<str>,
+        statuses: &[RefusalStatus],
+    ) -> Self {
+        let (family, upstream) = (family.clone(), Arc::clone(upstream));
+        let mut all = Self { family, upstream, counters: Vec::new() };
+        all.counters = statuses.iter().map(|status| (*status, all.series(*status))).collect();
+        all
+    }
+
+    fn series(&self, status: RefusalStatus) -> Counter {
+        let label = UpstreamStatus { upstream: Arc::clone(&self.upstream), status: status.get() };
+        self.family.get_or_create_owned(&label)
+    }
+
+    fn count(&self, status: RefusalStatus) {
+        match self.counters.iter().find(|(s, _)| *s == status) {
+            Some((_, counter)) => counter.inc(),
+            // of a profile that was put in force later
+            None => self.series(status).inc(),
+        };
+    }
 }
 
 /// The handles of one tenant.
@@ -209,11 +243,7 @@ impl Metrics {
         let name: Arc<str> = name.into();
         let label = UpstreamLabel { upstream: Arc::clone(&name) };
         self.limits.get_or_create_owned(&label).set(i64::try_from(limit).unwrap_or(i64::MAX));
-        let by_status = |family: &Family<UpstreamStatus, Counter>| -> Vec<(RefusalStatus, Counter)> {
-            let statuses = guarded.into_iter().flatten().copied();
-            let series = |s: RefusalStatus| UpstreamStatus { upstream: Arc::clone(&name), status: s.get() };
-            statuses.map(|s| (s, family.get_or_create_owned(&series(s)))).collect()
-        };
+        let by_status = |family| ByStatus::new(family, &name, guarded.unwrap_or_default());
         let memory = self.memory.as_ref().filter(|_| guarded.is_some());
         UpstreamMetrics {
             requests: self.requests.clone(),
@@ -223,8 +253,8 @@ impl Metrics {
             attempts: self.attempts.get_or_create_owned(&label),
             in_flight: self.in_flight.get_or_create_owned(&label),
             queued: self.queued.get_or_create_owned(&label),
-            replays: memory.map(|m| by_status(&m.refusals)).unwrap_or_default(),
-            would_replay: memory.map(|m| by_status(&m.would_replay)).unwrap_or_default(),
+            replays: memory.map(|m| by_status(&m.refusals)),
+            would_replay: memory.map(|m| by_status(&m.would_replay)),
             guard: memory.map(|m| m.guard.get_or_create_owned(&label)),
             name,
         }
@@ -361,11 +391,11 @@ impl UpstreamMetrics {
     }
 
     pub(crate) fn replayed(&self, status: RefusalStatus) {
-        count(&self.replays, status);
+        self.replays.iter().for_each(|replays| replays.count(status));
     }
 
     pub(crate) fn would_replay(&self, status: RefusalStatus) {
-        count(&self.would_replay, status);
+        self.would_replay.iter().for_each(|replays| replays.count(status));
     }
 
     pub(crate) fn set_load(&self, (in_flight, queued): (usize, usize)) {
@@ -377,12 +407,6 @@ impl UpstreamMetrics {
         if let Some(gauge) = &self.guard {
             gauge.set(i64::from(on));
         }
-    }
-}
-
-fn count(counters: &[(RefusalStatus, Counter)], status: RefusalStatus) {
-    if let Some((_, counter)) = counters.iter().find(|(s, _)| *s == status) {
-        counter.inc();
     }
 }
 
