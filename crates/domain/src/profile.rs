@@ -2,9 +2,15 @@
 //! order of [`judge`]; then the profile speaks. One profile exists so far, [`StatusProfile`]; profiles by error code are
 //! further implementations of [`Profile`].
 
+mod pointer;
+mod reduce;
+
 use http::HeaderMap;
 
 use crate::status::{RefusalStatus, StatusSet};
+
+pub use pointer::{NotAPointer, Pointer};
+pub use reduce::reduce;
 
 /// An upstream's complete answer, as far as a judgement may look at it.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +119,11 @@ pub trait Profile: Send + Sync {
     /// Whether it knows what a 200 of an operation that failed looks like.
     fn judges_200(&self) -> bool {
         false
+    }
+
+    /// What may be left out of a body that is too long to keep.
+    fn reduce(&self) -> &[Pointer] {
+        &[]
     }
 
     /// Judges a refusal that passed the checks which hold for every upstream; or a 200, if it [judges](Self::judges_200) them.

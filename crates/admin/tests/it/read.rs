@@ -21,7 +21,7 @@ async fn an_item_tells_all_about_a_refusal() {
     let list = world.get("/admin/v1/refusals").await.ok();
     let expected = json!({
         "fingerprint": key, "document_sha256": document(1), "documents": 1, "document_bytes": 1001,
-        "upstream": "ocr", "status": 400, "rule": "status", "suspect": false, "replays": 3,
+        "upstream": "ocr", "status": 400, "rule": "status", "suspect": false, "reduced": false, "replays": 3,
         "first_refused_at": "2023-11-14T22:13:20.000Z",
         "first_replayed_at": "2023-11-14T22:13:21.500Z",
         "last_replayed_at": "2023-11-14T22:13:21.500Z",

@@ -73,6 +73,7 @@ struct Item {
     status: u16,
     rule: String,
     suspect: bool,
+    reduced: bool,
     replays: u64,
     first_refused_at: String,
     first_replayed_at: Option<String>,
@@ -95,6 +96,17 @@ impl Item {
         let mut all = vec![self.refused_tenant.as_str()];
         all.extend(self.tenants.iter().map(String::as_str).filter(|tenant| *tenant != self.refused_tenant));
         all
+    }
+
+    /// The status, and what is to be known of the entry.
+    fn status(&self) -> String {
+        let marks = [(self.suspect, "suspect"), (self.reduced, "reduced")];
+        let marks: Vec<_> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
+        if marks.is_empty() {
+            self.status.to_string()
+        } else {
+            format!("{} ({})", self.status, marks.join(", "))
+        }
     }
 
     fn expires_in(&self, now: Millis) -> String {

@@ -5,20 +5,24 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode, Version, header, response};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Version, header, response};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use nevertwice_config::checked::UpstreamMemory;
 use nevertwice_domain::outcome::{Outcome, OwnCode};
-use nevertwice_domain::profile::{self, Judgement, NotRecorded, Verdict};
+use nevertwice_domain::profile::{self, Judgement, NotRecorded, Profile, Verdict};
 use nevertwice_domain::status::RefusalStatus;
 
 use super::Rejection;
 use super::recall::Call;
 use crate::Shared;
+use crate::body::budget::Reservation;
 
 /// What an upstream can tell before it has read the document: that it is too long, or of the wrong type.
 const SEEN_IN_THE_HEAD: [u16; 2] = [413, 415];
+
+/// How much is read of a refusal that is longer than what is kept of one, where the profile says what may be left out, in bytes.
+const LONGEST_REFUSAL: u64 = 8 * 1024 * 1024;
 
 /// The longest header value that a replay keeps, in bytes.
 const MAX_FIELD: usize = 4096;
@@ -103,7 +107,12 @@ pub(super) async fn judge(
         Ok(status) => status,
         Err(meaning) => return Ok(Answer { head, body: AnswerBody::Live(body), meaning, at }),
     };
-    let (body, meaning) = match read(body, memory.max_body_bytes, rules.judge_wait).await? {
+    let reach = Reach {
+        kept: memory.max_body_bytes,
+        beyond: is_reducible(rules.profile, &head.headers).then(|| gateway.budget.reserve()),
+        wait: rules.judge_wait,
+    };
+    let (body, meaning) = match read(body, reach).await? {
         (AnswerBody::Whole(bytes), _) => {
             let answer = profile::Answer { status: head.status, headers: &head.headers, body: &bytes };
             let meaning = match rules.profile.judge(status, &answer) {
@@ -135,7 +144,7 @@ async fn judge_200(
     } else {
         profile::check_head(rules.honor_cache_control, &head.headers).err()
     };
-    let bytes = match read(body, cap, rules.judge_wait).await? {
+    let bytes = match read(body, Reach { kept: cap, beyond: None, wait: rules.judge_wait }).await? {
         (AnswerBody::Whole(bytes), _) => bytes,
         (body, _) => return Ok(Answer { head, body, meaning: Meaning::Accepted, at }),
     };
@@ -155,35 +164,75 @@ fn is_json(headers: &HeaderMap) -> bool {
     media == b"application/json" || media.ends_with(b"+json")
 }
 
-/// Reads a body: to its end, or until it is too long or too late to be remembered.
-async fn read(mut body: Incoming, cap: u64, wait: Duration) -> Result<(AnswerBody, NotRecorded), Rejection> {
-    if body.size_hint().lower() > cap {
-        return Ok((AnswerBody::Live(body), NotRecorded::BodyTooLarge));
+/// Whether what is too long to keep of a refusal can be kept without the values that the profile names.
+fn is_reducible(profile: &dyn Profile, headers: &HeaderMap) -> bool {
+    let plain = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
+    !profile.reduce().is_empty()
+        && is_json(headers)
+        && headers.get_all(header::CONTENT_ENCODING).iter().all(plain)
+}
+
+/// How far an answer is read.
+struct Reach {
+    /// What is kept of it at most, in bytes.
+    kept: u64,
+    /// Where more is read than is kept: the memory that it is counted in, on top of [`LONGEST_REFUSAL`] as its bound.
+    beyond: Option<Reservation>,
+    /// How long it may take.
+    wait: Duration,
+}
+
+impl Reach {
+    /// Whether an answer of this length, or more, is read on.
+    fn includes(&mut self, length: u64) -> bool {
+        let room = |memory: &mut Reservation| length <= LONGEST_REFUSAL && memory.grow_to(length);
+        length <= self.kept || self.beyond.as_mut().is_some_and(room)
     }
-    let until = tokio::time::Instant::now() + wait;
+
+    /// What was read, in one piece.
+    fn whole(self, chunks: Vec<Bytes>) -> Bytes {
+        let length: usize = chunks.iter().map(Bytes::len).sum();
+        let whole = match chunks.as_slice() {
+            [one] => one.clone(),
+            many => many.concat().into(),
+        };
+        match self.beyond {
+            Some(memory) if length as u64 > self.kept => memory.holding(whole),
+            _ => whole,
+        }
+    }
+}
+
+/// Reads a body: to its end, or until it is too long or too late to be remembered.
+async fn read(mut body: Incoming, mut reach: Reach) -> Result<(AnswerBody, NotRecorded), Rejection> {
+    let until = tokio::time::Instant::now() + reach.wait;
     let mut chunks: Vec<Bytes> = Vec::new();
     let mut length = 0;
     loop {
+        if !reach.includes(length + body.size_hint().lower()) {
+            return Ok((begun(reach, chunks, body), NotRecorded::BodyTooLarge));
+        }
         let chunk = match tokio::time::timeout_at(until, body.frame()).await {
-            Err(_) => return Ok((AnswerBody::Begun(chunks, body), NotRecorded::Incomplete)),
+            Err(_) => return Ok((begun(reach, chunks, body), NotRecorded::Incomplete)),
             Ok(Some(Err(error))) => return Err(broken(&error).into()),
             Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
-            Ok(None) => {
-                let whole = match chunks.as_slice() {
-                    [one] => one.clone(),
-                    many => many.concat().into(),
-                };
-                // the verdict comes from the profile; the reason is not used
-                return Ok((AnswerBody::Whole(whole), NotRecorded::Unclassified));
-            }
+            // the verdict comes from the profile; the reason is not used
+            Ok(None) => return Ok((AnswerBody::Whole(reach.whole(chunks)), NotRecorded::Unclassified)),
         };
         length += chunk.len() as u64;
         if !chunk.is_empty() {
             chunks.push(chunk);
         }
-        if length > cap {
-            return Ok((AnswerBody::Begun(chunks, body), NotRecorded::BodyTooLarge));
-        }
+    }
+}
+
+/// A body that is not read on.
+fn begun(reach: Reach, chunks: Vec<Bytes>, body: Incoming) -> AnswerBody {
+    match chunks.is_empty() {
+        true => AnswerBody::Live(body),
+        // what came so far stays counted until the client has taken it
+        false if reach.beyond.is_some() => AnswerBody::Begun(vec![reach.whole(chunks)], body),
+        false => AnswerBody::Begun(chunks, body),
     }
 }
 

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderName, header, response};
-use nevertwice_domain::entry::{DocumentFacts, ENTRY_SCHEMA, Entry, ReplayFields};
+use nevertwice_domain::entry::{DocumentFacts, ENTRY_SCHEMA, Entry, REDUCED_SCHEMA, ReplayFields};
 use nevertwice_domain::fingerprint::DocumentDigest;
-use nevertwice_domain::profile::{NotRecorded, Verdict};
+use nevertwice_domain::profile::{NotRecorded, Verdict, reduce};
 use nevertwice_domain::tenant::UpstreamName;
 use sha2::{Digest, Sha256};
 
@@ -90,6 +90,17 @@ struct Refused<'a> {
 }
 
 impl Refused<'_> {
+    /// The body as it is kept, and what it is then: all of it, or without what the profile says may be left out.
+    fn kept(&self, body: &Bytes) -> Result<(u32, Bytes), NotRecorded> {
+        let most = usize::try_from(self.memory.max_body_bytes).unwrap_or(usize::MAX);
+        if body.len() <= most {
+            // a copy of its own: a slice would keep the connection's whole read buffer alive
+            return Ok((ENTRY_SCHEMA, Bytes::copy_from_slice(body)));
+        }
+        let reduced = reduce(self.guard.rules.profile.reduce(), body, most);
+        reduced.map(|reduced| (REDUCED_SCHEMA, reduced.into())).ok_or(NotRecorded::BodyTooLarge)
+    }
+
     async fn record(
         &self,
         document: &Document,
@@ -107,17 +118,17 @@ impl Refused<'_> {
             Err(_) => return Err(NotRecorded::Incomplete),
         };
         record.document = Some(facts.digest);
+        let (schema, body) = self.kept(body)?;
         let now = self.gateway.clock.now();
         let entry = Entry {
-            schema: ENTRY_SCHEMA,
+            schema,
             fingerprint: self.asked.key.fingerprint,
             scope: self.asked.key.scope.to_string(),
             upstream: self.upstream.clone(),
             generation: self.guard.rules.generation.clone(),
             status: self.verdict.status,
             fields: replay_fields(&answer.head),
-            // a copy of its own: a slice would keep the connection's whole read buffer alive
-            body: Bytes::copy_from_slice(body),
+            body,
             document: facts,
             rule: self.verdict.rule.to_owned(),
             refused_tenant: self.tenant.id.clone(),

@@ -19,7 +19,7 @@ use super::judge::{Answer, AnswerBody};
 use crate::Shared;
 use crate::pool::Permit;
 
-/// The upstream's own refusal, from the memory: byte for byte, and marked.
+/// The upstream's own refusal, from the memory: marked, and byte for byte, or marked as reduced.
 pub(super) fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<Reply> {
     let upstream = record.upstream();
     if let (Some(memory), Some(tenant)) = (&gateway.memory, record.tenant_id()) {
@@ -45,7 +45,7 @@ pub(super) fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -
     let mut response = Response::new(Reply::whole(entry.body.clone(), record));
     *response.status_mut() = entry.status.status_code();
     let out = response.headers_mut();
-    out.reserve(10);
+    out.reserve(11);
     for (name, value) in kept {
         let value = value.as_ref().and_then(|v| HeaderValue::from_maybe_shared(v.clone()).ok());
         if let Some(value) = value {
@@ -60,6 +60,9 @@ pub(super) fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -
     }
     if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(entry.fingerprint.to_string())) {
         out.insert(headers::MARKER_ENTRY.clone(), value);
+    }
+    if entry.is_reduced() {
+        out.insert(headers::MARKER_BODY.clone(), HeaderValue::from_static("reduced"));
     }
     out.insert(headers::SHOULD_RETRY.clone(), HeaderValue::from_static("false"));
     response
