@@ -130,7 +130,7 @@ pub(crate) fn fingerprint(text: &str) -> Result<Fingerprint, String> {
 
 pub(crate) fn status(number: u64) -> Result<RefusalStatus, String> {
     let number = u16::try_from(number).map_err(|_| format!("{number} is no status"))?;
-    RefusalStatus::new(number).map_err(|e| e.to_string())
+    RefusalStatus::of_entry(number).map_err(|e| e.to_string())
 }
 
 pub(crate) fn time(text: &str) -> Result<Millis, String> {

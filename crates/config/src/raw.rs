@@ -273,7 +273,7 @@ block! {
         ttl_s: Whole,
         /// The most entries; the oldest go first.
         max_entries: Whole,
-        /// The longest refusal body that is remembered, in bytes. A refusal with a longer one is not remembered at all.
+        /// The longest refusal body that is remembered, in bytes. A refusal with a longer one is not remembered at all, unless the upstream's profile says what may be left out of it.
         max_body_bytes: Whole,
         /// The 4xx statuses that may be remembered. 401, 403, 404, 408 and 429 are refused, because they never speak of the document. To switch the memory off use `enabled: false`, not an empty list. Default `[400, 413, 415, 422]`.
         statuses: Vec<At<Whole>>,

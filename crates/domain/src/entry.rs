@@ -12,8 +12,14 @@ use crate::status::RefusalStatus;
 use crate::strike::LifePolicy;
 use crate::tenant::{TenantId, UpstreamName};
 
-/// The version of the entry's meaning. A stored entry of another version is a miss.
+/// The version of the entry's meaning: its body is the upstream's, byte for byte. A stored entry of a version that is not known
+/// is a miss.
 pub const ENTRY_SCHEMA: u32 = 1;
+
+/// The version of an entry whose body was too long to keep and is the upstream's with values left out
+/// ([`reduce`](crate::profile::reduce)). All else means the same. It has a number of its own, so that whoever knows only the one
+/// before does not replay it as if it were whole.
+pub const REDUCED_SCHEMA: u32 = 2;
 
 /// The header fields of a refusal that a replay carries, as bytes: a field value need not be UTF-8.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,7 +46,7 @@ pub struct DocumentFacts {
 /// One remembered verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The version of this structure's meaning: [`ENTRY_SCHEMA`].
+    /// The version of this structure's meaning: [`ENTRY_SCHEMA`] or [`REDUCED_SCHEMA`].
     pub schema: u32,
     /// The key it is stored under, again, so that a swapped value is seen.
     pub fingerprint: Fingerprint,
@@ -54,7 +60,7 @@ pub struct Entry {
     pub status: RefusalStatus,
     /// The fields that a replay carries.
     pub fields: ReplayFields,
-    /// The upstream's body, byte for byte.
+    /// The upstream's body: byte for byte, or [reduced](Self::is_reduced).
     pub body: Bytes,
     /// What was refused.
     pub document: DocumentFacts,
@@ -128,7 +134,7 @@ impl Entry {
     /// # Errors
     /// The first [`Mismatch`]; the entry is then a miss.
     pub fn verify(&self, expected: &Expected<'_>) -> Result<(), Mismatch> {
-        if self.schema != ENTRY_SCHEMA {
+        if !self.is_understood() {
             Err(Mismatch::Schema)
         } else if self.fingerprint != *expected.fingerprint {
             Err(Mismatch::Fingerprint)
@@ -141,6 +147,18 @@ impl Entry {
         } else {
             Ok(())
         }
+    }
+
+    /// Whether its meaning is known.
+    #[must_use]
+    pub fn is_understood(&self) -> bool {
+        [ENTRY_SCHEMA, REDUCED_SCHEMA].contains(&self.schema)
+    }
+
+    /// Whether values were left out of its body, because all of it was too long to keep. Its replays say so.
+    #[must_use]
+    pub fn is_reduced(&self) -> bool {
+        self.schema == REDUCED_SCHEMA
     }
 
     /// When it ends by the rule it was recorded under.
@@ -291,7 +309,9 @@ mod tests {
         assert_eq!(entry.verify(&Expected { scope: "tenant:a", ..good }), Err(Mismatch::Scope));
         assert_eq!(entry.verify(&Expected { upstream: &other_upstream, ..good }), Err(Mismatch::Upstream));
         assert_eq!(entry.verify(&Expected { generation: "2", ..good }), Err(Mismatch::Generation));
-        assert_eq!(Entry { schema: 2, ..entry }.verify(&good), Err(Mismatch::Schema));
+        let reduced = Entry { schema: REDUCED_SCHEMA, ..entry.clone() };
+        assert!(reduced.verify(&good).is_ok() && reduced.is_reduced() && !entry.is_reduced());
+        assert_eq!(Entry { schema: 3, ..entry }.verify(&good), Err(Mismatch::Schema));
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub enum Outcome {
     Ok,
     /// The upstream answered with this 4xx or 5xx.
     Upstream(StatusCode),
+    /// The upstream answered with a 200, and says in its body that the operation failed.
+    FailedOperation,
     /// Answered from the memory.
     Replayed(RefusalStatus),
     /// Answered by the loop breaker, with the upstream's last answer.
@@ -23,19 +25,20 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The outcome of an upstream's answer with this status.
+    /// The outcome of an upstream's answer with this status, where nothing more is known of it.
     #[must_use]
     pub fn of_upstream(status: StatusCode) -> Self {
         if status.as_u16() < 400 { Self::Ok } else { Self::Upstream(status) }
     }
 }
 
-/// `OK`, `HTTP_nnn`, `REFUSED_HTTP_nnn`, `HELD_HTTP_nnn` or one of the gateway's own codes.
+/// `OK`, `HTTP_nnn`, `FAILED_HTTP_200`, `REFUSED_HTTP_nnn`, `HELD_HTTP_nnn` or one of the gateway's own codes.
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ok => f.write_str("OK"),
             Self::Upstream(status) => write!(f, "HTTP_{}", status.as_u16()),
+            Self::FailedOperation => write!(f, "FAILED_HTTP_{}", RefusalStatus::failed_operation()),
             Self::Replayed(status) => write!(f, "REFUSED_HTTP_{status}"),
             Self::Held(status) => write!(f, "HELD_HTTP_{}", status.as_u16()),
             Self::Own(code) => f.write_str(code.name()),
@@ -139,6 +142,9 @@ mod tests {
         assert_eq!(Outcome::of_upstream(StatusCode::BAD_REQUEST).to_string(), "HTTP_400");
         assert_eq!(Outcome::Replayed(refused).to_string(), "REFUSED_HTTP_422");
         assert_eq!(Outcome::Held(StatusCode::INTERNAL_SERVER_ERROR).to_string(), "HELD_HTTP_500");
+        assert_eq!(Outcome::FailedOperation.to_string(), "FAILED_HTTP_200");
+        let failed = RefusalStatus::failed_operation();
+        assert_eq!(Outcome::Replayed(failed).to_string(), "REFUSED_HTTP_200");
         assert_eq!(Outcome::Own(OwnCode::PoolFull).to_string(), "POOL_FULL");
     }
 

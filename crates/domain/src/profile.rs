@@ -6,6 +6,7 @@
 mod body;
 mod judge;
 mod pointer;
+mod reduce;
 mod request;
 mod rule;
 mod saved;
@@ -19,6 +20,7 @@ use crate::status::{RefusalStatus, StatusSet};
 pub(crate) use body::Body;
 pub use judge::{Explanation, Rules, Terms};
 pub use pointer::{NotAPointer, Pointer};
+pub use reduce::reduce;
 pub use request::{DocumentSearch, Phase, Reference, ReferenceSearch, RequestFacts};
 pub use rule::{
     Class, Condition, Confidence, Dependency, Needle, Remember, Rule, RuleStatus, Source, Test, Wanted,
@@ -193,6 +195,12 @@ impl Profile {
         self.rules().map_or(&[], |rules| &rules.codes)
     }
 
+    /// What may be left out of a body that is too long to keep.
+    #[must_use]
+    pub fn reduce(&self) -> &[Pointer] {
+        self.rules().map_or(&[], |rules| &rules.reduce)
+    }
+
     /// What of it is part of the key. `None` where there are no rules that could change.
     #[must_use]
     pub fn revision(&self) -> Option<&[u8; 32]> {
@@ -213,7 +221,11 @@ pub fn may_be_verdict(
     Some(check_head(honor_cache_control, headers).map(|()| refusal))
 }
 
-pub(crate) fn check_head(honor_cache_control: bool, headers: &HeaderMap) -> Result<(), NotRecorded> {
+/// Whether the answer's own words allow to remember it.
+///
+/// # Errors
+/// What forbids it.
+pub fn check_head(honor_cache_control: bool, headers: &HeaderMap) -> Result<(), NotRecorded> {
     // RFC 9110 section 15.5.14: a refusal with Retry-After is temporary by its own words; vendors use it on any status
     if headers.contains_key(http::header::RETRY_AFTER)
         || ["retry-after-ms", "x-ms-retry-after-ms"].iter().any(|name| headers.contains_key(*name))

@@ -1,20 +1,24 @@
-//! Which statuses may ever be remembered. The rail is the type: a [`RefusalStatus`] that is not a 4xx, or that is 401, 403,
-//! 404, 408 or 429, cannot be constructed, so no store, no configuration built in code and no stored value can hold one.
+//! Which statuses may ever be remembered. The rail is the type: a [`RefusalStatus`] is a 4xx other than 401, 403, 404, 408 and
+//! 429, or the 200 of a failed operation, and nothing else can be constructed, so no store, no configuration built in code and
+//! no stored value can hold another one. A configuration names 4xx alone: which 200 is a failed operation, only a profile can
+//! tell.
 
 use std::fmt;
 
 use http::StatusCode;
 use serde::{Serialize, Serializer};
 
-/// A 4xx status that may be a verdict on a document.
+/// A status that may be a verdict on a document: a 4xx off the rail, or the 200 of a failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RefusalStatus(u16);
 
 /// Why a status can never be remembered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NeverRemembered {
-    /// Only a 4xx can be a refusal.
-    #[error("{0} is not a 4xx status: only an upstream's 4xx answer can be a refusal of the document")]
+    /// Only a 4xx can be a refusal, and a 200 where a profile finds in the body that the operation failed.
+    #[error(
+        "{0} is not a 4xx status: a refusal of the document is a 4xx, or a 200 in which a profile finds a failed operation"
+    )]
     NotARefusal(u16),
     /// One of the five railed statuses.
     #[error("{status} is never remembered: {reason}")]
@@ -54,7 +58,7 @@ const DOUBTFUL: [(u16, &str); 14] = [
 ];
 
 impl RefusalStatus {
-    /// The status, unless the rail forbids it.
+    /// A 4xx status, unless the rail forbids it.
     ///
     /// # Errors
     /// [`NeverRemembered`] says why not.
@@ -66,6 +70,27 @@ impl RefusalStatus {
             Some((_, reason)) => Err(NeverRemembered::Railed { status, reason }),
             None => Ok(Self(status)),
         }
+    }
+
+    /// The 200 of an upstream that says in the body that the operation failed. Only for where a profile found that, and for
+    /// where such an entry is looked for: an answer's status alone never says it.
+    #[must_use]
+    pub fn failed_operation() -> Self {
+        Self(StatusCode::OK.as_u16())
+    }
+
+    /// A status as entries and those who look for them have it: one of [`Self::new`], or that of [`Self::failed_operation`].
+    ///
+    /// # Errors
+    /// [`NeverRemembered`] says why there is no entry with it.
+    pub fn of_entry(status: u16) -> Result<Self, NeverRemembered> {
+        if status == Self::failed_operation().0 { Ok(Self::failed_operation()) } else { Self::new(status) }
+    }
+
+    /// Whether it is that of [`Self::failed_operation`].
+    #[must_use]
+    pub fn is_failed_operation(self) -> bool {
+        self == Self::failed_operation()
     }
 
     /// The number.
@@ -99,15 +124,16 @@ impl Serialize for RefusalStatus {
     }
 }
 
-/// The statuses that an operator opted in to, in rising order, without doubles.
+/// The 4xx statuses that an operator opted in to, in rising order, without doubles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusSet(Vec<RefusalStatus>);
 
 impl StatusSet {
-    /// The set of these statuses.
+    /// The set of these statuses. That of a failed operation is left out: a set decides by the status alone, and would make a
+    /// refusal of every success.
     #[must_use]
     pub fn new(statuses: impl IntoIterator<Item = RefusalStatus>) -> Self {
-        let mut all: Vec<_> = statuses.into_iter().collect();
+        let mut all: Vec<_> = statuses.into_iter().filter(|s| !s.is_failed_operation()).collect();
         all.sort_unstable();
         all.dedup();
         Self(all)
@@ -167,7 +193,21 @@ mod tests {
         for status in 0..=1000 {
             let allowed = (400..=499).contains(&status) && ![401, 403, 404, 408, 429].contains(&status);
             assert_eq!(RefusalStatus::new(status).is_ok(), allowed, "{status}");
+            assert_eq!(RefusalStatus::of_entry(status).is_ok(), allowed || status == 200, "{status}");
+            let of_entry = RefusalStatus::of_entry(status);
+            assert!(
+                of_entry.is_err() || of_entry.is_ok_and(|s| s.get() == status && s.status_code() == status)
+            );
         }
+    }
+
+    #[test]
+    fn no_set_opts_in_to_a_200() {
+        let failed = RefusalStatus::failed_operation();
+        let set = StatusSet::new(StatusSet::default().iter().chain([failed]));
+        assert_eq!(set, StatusSet::default());
+        assert!(!set.contains(failed) && set.get(StatusCode::OK).is_none());
+        assert!(failed.is_failed_operation() && set.iter().all(|s| !s.is_failed_operation()));
     }
 
     #[test]

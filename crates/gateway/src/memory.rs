@@ -19,7 +19,7 @@ use nevertwice_domain::entry::{Candidate, Entry, Expected, Selector};
 use nevertwice_domain::fingerprint::{DeploymentKey, DocumentDigest, Fingerprint};
 use nevertwice_domain::guard::{GuardStep, MassRefusalGuard};
 use nevertwice_domain::profile::{Dependency, NotRecorded, Terms};
-use nevertwice_domain::status::StatusSet;
+use nevertwice_domain::status::{RefusalStatus, StatusSet};
 use nevertwice_domain::strike::LifePolicy;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use nevertwice_store::{Fence, Lease, News, Recorded, RefusalStore, StoreError};
@@ -155,6 +155,12 @@ impl Memory {
         }
     }
 
+    /// The statuses of entries that are used: those opted in to, and that of a failed operation, which only a profile that knows one
+    /// when it sees it has recorded under its key.
+    pub(crate) fn usable_statuses(&self) -> impl Iterator<Item = RefusalStatus> {
+        self.statuses.iter().chain([RefusalStatus::failed_operation()])
+    }
+
     fn counts(&self, count: impl FnOnce(&MemoryMetrics)) {
         if let Some(metrics) = &self.metrics.memory {
             count(metrics);
@@ -197,8 +203,7 @@ impl Memory {
             });
             return None;
         }
-        self.statuses.get(entry.status.status_code())?;
-        if guard.distrusts(entry.recorded_at) {
+        if !self.usable_statuses().any(|s| s == entry.status) || guard.distrusts(entry.recorded_at) {
             return None;
         }
         entry.remaining_under(&guard.rules.life, self.clock.now()).map(|_| entry)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nevertwice_domain::entry::Mismatch;
 use nevertwice_domain::outcome::{Outcome, OwnCode};
 use nevertwice_domain::profile::{Doubt, NotRecorded};
-use nevertwice_domain::status::{RefusalStatus, StatusSet};
+use nevertwice_domain::status::RefusalStatus;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -142,9 +142,43 @@ pub(crate) struct UpstreamMetrics {
     pub(crate) attempts: Counter,
     in_flight: Gauge,
     queued: Gauge,
-    replays: Vec<(RefusalStatus, Counter)>,
-    would_replay: Vec<(RefusalStatus, Counter)>,
+    replays: Option<ByStatus>,
+    would_replay: Option<ByStatus>,
     guard: Option<Gauge>,
+}
+
+/// One family of an upstream by status.
+struct ByStatus {
+    family: Family<UpstreamStatus, Counter>,
+    upstream: Arc<str>,
+    counters: Vec<(RefusalStatus, Counter)>,
+}
+
+impl ByStatus {
+    /// The series of these statuses are there from the start.
+    fn new(
+        family: &Family<UpstreamStatus, Counter>,
+        upstream: &Arc<str>,
+        statuses: &[RefusalStatus],
+    ) -> Self {
+        let (family, upstream) = (family.clone(), Arc::clone(upstream));
+        let mut all = Self { family, upstream, counters: Vec::new() };
+        all.counters = statuses.iter().map(|status| (*status, all.series(*status))).collect();
+        all
+    }
+
+    fn series(&self, status: RefusalStatus) -> Counter {
+        let label = UpstreamStatus { upstream: Arc::clone(&self.upstream), status: status.get() };
+        self.family.get_or_create_owned(&label)
+    }
+
+    fn count(&self, status: RefusalStatus) {
+        match self.counters.iter().find(|(s, _)| *s == status) {
+            Some((_, counter)) => counter.inc(),
+            // of a profile that was put in force later
+            None => self.series(status).inc(),
+        };
+    }
 }
 
 /// The handles of one tenant.
@@ -153,8 +187,10 @@ pub(crate) struct TenantMetrics([Counter; 6]);
 
 const RESULTS: [&str; 6] = ["ok", "refused", "failed", "replayed", "shed", "gateway"];
 
-/// OK, a replay and a held request of any status, each named status, two remainders, and the gateway's own codes.
-const CODE_SLOTS: usize = 5 + NAMED.len() + 24;
+/// OK, a replay and a held request of any status, a failed operation, two remainders, each named status, and the gateway's own codes.
+const CODE_SLOTS: usize = FIRST_NAMED + NAMED.len() + 24;
+/// The slot of the first named status.
+const FIRST_NAMED: usize = 6;
 
 impl Metrics {
     /// Registers everything; the memory's series only when it is on.
@@ -221,15 +257,17 @@ impl Metrics {
         out
     }
 
-    pub(crate) fn upstream(&self, name: &str, limit: usize, guarded: Option<&StatusSet>) -> UpstreamMetrics {
+    /// The handles of one upstream; `guarded` are the statuses that are replayed there, where the memory is on.
+    pub(crate) fn upstream(
+        &self,
+        name: &str,
+        limit: usize,
+        guarded: Option<&[RefusalStatus]>,
+    ) -> UpstreamMetrics {
         let name: Arc<str> = name.into();
         let label = UpstreamLabel { upstream: Arc::clone(&name) };
         self.limits.get_or_create_owned(&label).set(i64::try_from(limit).unwrap_or(i64::MAX));
-        let by_status = |family: &Family<UpstreamStatus, Counter>| -> Vec<(RefusalStatus, Counter)> {
-            let statuses = guarded.into_iter().flat_map(StatusSet::iter);
-            let series = |s: RefusalStatus| UpstreamStatus { upstream: Arc::clone(&name), status: s.get() };
-            statuses.map(|s| (s, family.get_or_create_owned(&series(s)))).collect()
-        };
+        let by_status = |family| ByStatus::new(family, &name, guarded.unwrap_or_default());
         let memory = self.memory.as_ref().filter(|_| guarded.is_some());
         UpstreamMetrics {
             requests: self.requests.clone(),
@@ -239,8 +277,8 @@ impl Metrics {
             attempts: self.attempts.get_or_create_owned(&label),
             in_flight: self.in_flight.get_or_create_owned(&label),
             queued: self.queued.get_or_create_owned(&label),
-            replays: memory.map(|m| by_status(&m.refusals)).unwrap_or_default(),
-            would_replay: memory.map(|m| by_status(&m.would_replay)).unwrap_or_default(),
+            replays: memory.map(|m| by_status(&m.refusals)),
+            would_replay: memory.map(|m| by_status(&m.would_replay)),
             guard: memory.map(|m| m.guard.get_or_create_owned(&label)),
             name,
         }
@@ -405,11 +443,11 @@ impl UpstreamMetrics {
     }
 
     pub(crate) fn replayed(&self, status: RefusalStatus) {
-        count(&self.replays, status);
+        self.replays.iter().for_each(|replays| replays.count(status));
     }
 
     pub(crate) fn would_replay(&self, status: RefusalStatus) {
-        count(&self.would_replay, status);
+        self.would_replay.iter().for_each(|replays| replays.count(status));
     }
 
     pub(crate) fn set_load(&self, (in_flight, queued): (usize, usize)) {
@@ -435,16 +473,11 @@ impl LoopBreakerMetrics {
     }
 }
 
-fn count(counters: &[(RefusalStatus, Counter)], status: RefusalStatus) {
-    if let Some((_, counter)) = counters.iter().find(|(s, _)| *s == status) {
-        counter.inc();
-    }
-}
-
 impl TenantMetrics {
     pub(crate) fn request(&self, outcome: Outcome) {
         let result = match outcome {
             Outcome::Ok => 0,
+            Outcome::FailedOperation => 1,
             Outcome::Upstream(status) if status.is_client_error() => 1,
             Outcome::Upstream(_) => 2,
             Outcome::Replayed(_) | Outcome::Held(_) => 3,
@@ -483,11 +516,12 @@ fn slot(outcome: Outcome) -> usize {
         Outcome::Replayed(_) => 1,
         Outcome::Held(_) => 2,
         Outcome::Upstream(status) => match NAMED.iter().position(|n| *n == status.as_u16()) {
-            Some(i) => 5 + i,
+            Some(i) => FIRST_NAMED + i,
             None if status.is_client_error() => 3,
             None => 4,
         },
-        Outcome::Own(code) => 5 + NAMED.len() + code as usize,
+        Outcome::FailedOperation => 5,
+        Outcome::Own(code) => FIRST_NAMED + NAMED.len() + code as usize,
     }
 }
 
@@ -520,7 +554,7 @@ mod tests {
     #[test]
     fn no_upstream_can_make_series_at_will() {
         let metrics = Metrics::new(true);
-        let upstream = metrics.upstream("ocr", 8, Some(&StatusSet::default()));
+        let upstream = metrics.upstream("ocr", 8, Some(&[RefusalStatus::failed_operation()]));
         let before = metrics.text().lines().count();
         for status in 400..=999 {
             upstream.request(Outcome::of_upstream(StatusCode::from_u16(status).unwrap_or_default()));
@@ -534,12 +568,13 @@ mod tests {
     #[test]
     fn every_outcome_has_a_slot_of_its_own() {
         let mut slots: Vec<_> = OwnCode::ALL.iter().map(|c| slot(Outcome::Own(*c))).collect();
+        slots.push(slot(Outcome::FailedOperation));
         slots.extend(
             NAMED.iter().map(|n| slot(Outcome::of_upstream(StatusCode::from_u16(*n).unwrap_or_default()))),
         );
         slots.sort_unstable();
         slots.dedup();
-        assert_eq!(slots.len(), OwnCode::ALL.len() + NAMED.len());
+        assert_eq!(slots.len(), OwnCode::ALL.len() + NAMED.len() + 1);
         assert!(slots.iter().all(|s| *s < CODE_SLOTS));
     }
 

@@ -11,6 +11,7 @@ use http::{HeaderName, HeaderValue};
 use nevertwice_config::checked::{ScopeRule, Upstream as UpstreamConfig, UpstreamMemory};
 use nevertwice_domain::fingerprint::{DeploymentKey, KeyBase, UpstreamIdentity};
 use nevertwice_domain::profile::{Dependency, Profile};
+use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::tenant::{Scope, TenantId, UpstreamName};
 use secrecy::ExposeSecret;
 
@@ -83,11 +84,14 @@ impl Upstream {
         };
         let policy = guard.as_ref().and_then(|guard| guard.rules.loop_breaker);
         let loop_breaker = policy.map(|policy| LoopBreaker::new(policy, metrics.loop_breaker(name.as_str())));
-        let statuses = memory.filter(|_| guard.is_some()).map(|m| &m.statuses);
+        let statuses = memory.zip(guard.as_ref()).map(|(memory, guard)| {
+            let failed = guard.rules.profile.judges_200().then(RefusalStatus::failed_operation);
+            memory.statuses.iter().chain(failed).collect::<Vec<_>>()
+        });
         Ok(Self {
             client: Client::new(&config)?,
             pool: Pool::new(config.pool.clone()),
-            metrics: metrics.upstream(name.as_str(), config.pool.max_in_flight, statuses),
+            metrics: metrics.upstream(name.as_str(), config.pool.max_in_flight, statuses.as_deref()),
             credential,
             guard,
             loop_breaker,

@@ -2,7 +2,7 @@
 //! something is used: when a store really removes what is over is its own affair and makes no difference to anyone.
 
 use nevertwice_domain::clock::Millis;
-use nevertwice_domain::entry::{ENTRY_SCHEMA, Entry};
+use nevertwice_domain::entry::Entry;
 use nevertwice_domain::strike::Strike;
 
 /// For how long an entry that has expired is kept, unseen, so that its tally goes on when the same document is refused again:
@@ -17,10 +17,10 @@ pub(crate) fn is_live(entry: &Entry, now: Millis) -> bool {
     entry.remaining_ms(now).is_some()
 }
 
-/// Whether the entry may be replayed, as far as it says itself: one of another schema is kept for people to see, and is replaced
+/// Whether the entry may be replayed, as far as it says itself: one of a schema that is not known is kept for people to see, and is replaced
 /// by the next record.
 pub(crate) fn is_servable(entry: &Entry, now: Millis) -> bool {
-    entry.schema == ENTRY_SCHEMA && is_live(entry, now)
+    entry.is_understood() && is_live(entry, now)
 }
 
 /// Whether `new` is one more refusal of what `old` is about, which hands on its tally and its first refusal then.

@@ -33,9 +33,9 @@ pub use news::News;
 /// The memory of refusals.
 ///
 /// Every method may be called from many tasks at once. Methods that are not `async` touch memory alone and never wait for
-/// I/O. An entry that has expired by its own life is never returned, and does not count. One of another
-/// [`ENTRY_SCHEMA`](nevertwice_domain::entry::ENTRY_SCHEMA) is kept for people to see, never returned by
-/// [`RefusalStore::near`] or [`RefusalStore::recall`], and replaced by the next record.
+/// I/O. An entry that has expired by its own life is never returned, and does not count. One that is not
+/// [understood](Entry::is_understood) is kept for people to see, never returned by [`RefusalStore::near`] or
+/// [`RefusalStore::recall`], and replaced by the next record.
 #[async_trait]
 pub trait RefusalStore: Send + Sync {
     /// The live entry under `key`, if this process has it in memory. Costs no I/O: it is called for every guarded request

@@ -49,7 +49,8 @@ pub async fn conformance(make: impl AsyncFn(Arc<ManualClock>) -> Arc<dyn Refusal
     cases! {
         records: what_was_recorded_is_recalled_as_it_was bodies_and_fields_are_bytes the_first_writer_wins
             a_present_entry_that_is_too_old_for_the_rule_is_replaced near_agrees_with_recall
-            an_entry_of_another_schema_is_replaced close_is_the_end;
+            an_entry_of_another_schema_is_replaced a_failed_operation_is_kept_like_any_refusal
+            a_reduced_body_is_known_as_one close_is_the_end;
         lives: an_entry_ends_with_its_life reads_do_not_extend_a_life a_clock_that_steps_back_does_not_stretch_a_life
             an_expired_entry_is_replaced confirmations_come_first another_verdict_starts_the_row_again
             the_ladder_climbs a_capped_status_ends_earlier_and_the_others_do_not strikes_end_after_thirty_days

@@ -182,13 +182,14 @@ async fn foreign_files_are_left_alone() -> Done {
 async fn changed_files_are_refused_with_the_reason() -> Done {
     let [_, closed] = images().await?;
     let changes = [
-        ("PRAGMA user_version = 2", StoreErrorKind::Newer, "format 2"),
+        ("PRAGMA user_version = 3", StoreErrorKind::Newer, "format 3"),
         ("PRAGMA user_version = 0", StoreErrorKind::Corrupt, "format 0"),
         ("PRAGMA application_id = 7", StoreErrorKind::Corrupt, "application id 7"),
         ("CREATE TABLE theirs (x)", StoreErrorKind::Corrupt, "theirs"),
         ("DROP TABLE strikes", StoreErrorKind::Corrupt, "tables"),
         ("UPDATE entries SET status = 422 WHERE sequence < 4", StoreErrorKind::Corrupt, "3 of 83 rows"),
         ("UPDATE entries SET status = 401 WHERE sequence = 1", StoreErrorKind::Corrupt, "1 of 83 rows"),
+        ("UPDATE entries SET status = 200 WHERE sequence = 1", StoreErrorKind::Corrupt, "1 of 83 rows"),
         ("UPDATE tallies SET replays = 9 WHERE sequence = 1", StoreErrorKind::Corrupt, "rows"),
         ("UPDATE strikes SET count = 9", StoreErrorKind::Corrupt, "1 of 83 rows"),
         ("UPDATE accepted SET upstream = 'tika'", StoreErrorKind::Corrupt, "1 of 83 rows"),
@@ -206,6 +207,47 @@ async fn changed_files_are_refused_with_the_reason() -> Done {
         assert!(error.message.contains(says), "{sql}: {error}");
         assert!(error.message.contains("away"), "the message has the cure: {error}");
     }
+    Ok(())
+}
+
+/// The version of the tables, as whoever opens the file finds it.
+fn format_of(directory: &Path) -> Result<u32, Failed> {
+    let connection = rusqlite::Connection::open(directory.join(FILE))?;
+    Ok(connection.pragma_query_value(None, "user_version", |row| row.get(0))?)
+}
+
+#[tokio::test]
+async fn a_file_of_the_version_before_is_taken_over() -> Done {
+    let [open_image, closed] = images().await?;
+    for image in [closed, open_image] {
+        let directory = write(&image)?;
+        rusqlite::Connection::open(directory.path().join(FILE))?.execute_batch("PRAGMA user_version = 1")?;
+        let store = open(directory.path())?;
+        assert_eq!(store.entries().await?, ENTRIES);
+        assert!(store.has_accepted(&samples::upstream("ocr")));
+        let mut failed = samples::candidate(500);
+        failed.entry.status = samples::status(200);
+        store.record(failed, Fence(u64::MAX)).await?;
+        // from now on the version before refuses it with the reason, also after a crash
+        assert_eq!(format_of(directory.path())?, 2);
+        drop(store);
+        let store = open(directory.path())?;
+        let found = store.recall(&samples::fingerprint(500)).await?.entry.ok_or("it is there")?;
+        assert_eq!((found.status.get(), store.entries().await?), (200, ENTRIES + 1));
+        store.close().await?;
+        assert_eq!(format_of(directory.path())?, 2);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_damaged_is_not_taken_over() -> Done {
+    let [_, closed] = images().await?;
+    let directory = write(&closed)?;
+    let sql = "PRAGMA user_version = 1; UPDATE entries SET status = 422 WHERE sequence = 1";
+    rusqlite::Connection::open(directory.path().join(FILE))?.execute_batch(sql)?;
+    assert_eq!(refused(directory.path())?.kind, StoreErrorKind::Corrupt);
+    assert_eq!(format_of(directory.path())?, 1);
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nevertwice_domain::clock::{Clock, ManualClock, Millis};
-use nevertwice_domain::entry::{Candidate, Selector, Tally};
+use nevertwice_domain::entry::{Candidate, REDUCED_SCHEMA, Selector, Tally};
 use nevertwice_store::sqlite::{SqliteOptions, SqliteStore};
 use nevertwice_store::suite::samples;
 use nevertwice_store::{Fence, ListOrder, ListQuery, Recorded, RefusalStore, StoreError, StoreErrorKind};
@@ -330,7 +330,7 @@ async fn a_damaged_row_that_was_only_looked_at_leaves_the_file() -> Done {
 async fn an_entry_of_another_schema_stays_a_miss_after_a_restart() -> Done {
     let directory = tempfile::tempdir()?;
     let mut other = samples::candidate(1);
-    other.entry.schema += 1;
+    other.entry.schema = REDUCED_SCHEMA + 1;
     let store = open(directory.path(), &clock())?;
     store.record(other, FREE).await?;
     store.close().await?;

@@ -300,6 +300,7 @@ mod tests {
         let hex = "ab".repeat(32);
         assert_eq!(told("{\"all\":true}"), "all");
         assert_eq!(told("{\"upstream\":\"ocr\",\"status\":422}"), "upstream=ocr status=422");
+        assert_eq!(told("{\"status\":200}"), "status=200");
         assert_eq!(told(&format!("{{\"document\":\"{}\"}}", hex.to_uppercase())), format!("document={hex}"));
         assert_eq!(told("{\"before\":\"2026-01-31T13:00:00+01:00\"}"), "before=2026-01-31T12:00:00.000Z");
         for (body, part) in [
@@ -310,6 +311,7 @@ mod tests {
             ("{\"statuss\":400}", "did you mean `status`?"),
             ("{\"status\":404}", "never remembered: it speaks of the route"),
             ("{\"status\":500}", "not a 4xx status"),
+            ("{\"status\":201}", "not a 4xx status"),
             ("{\"status\":70000}", "is no status"),
             ("{\"status\":\"400\"}", "the field `status`: has to be a number"),
             ("{\"status\":null}", "has to be a number"),

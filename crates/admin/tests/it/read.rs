@@ -21,7 +21,7 @@ async fn an_item_tells_all_about_a_refusal() {
     let list = world.get("/admin/v1/refusals").await.ok();
     let expected = json!({
         "fingerprint": key, "document_sha256": document(1), "documents": 1, "document_bytes": 1001,
-        "upstream": "ocr", "status": 400, "rule": "status", "suspect": false, "replays": 3,
+        "upstream": "ocr", "status": 400, "rule": "status", "suspect": false, "reduced": false, "replays": 3,
         "first_refused_at": "2023-11-14T22:13:20.000Z",
         "first_replayed_at": "2023-11-14T22:13:21.500Z",
         "last_replayed_at": "2023-11-14T22:13:21.500Z",
@@ -94,16 +94,18 @@ async fn filters_narrow_and_mistakes_are_named() {
     world.remember(3, |e| e.status = samples::status(422)).await;
     world.remember(4, |e| e.refused_tenant = samples::tenant("z")).await;
     world.remember(5, |e| e.upstream = samples::upstream("removed")).await;
+    world.remember(6, |e| e.status = samples::status(200)).await;
     let count = async |query: &str| {
         let list = world.get(&format!("/admin/v1/refusals?{query}")).await.ok();
         list["items"].as_array().map(Vec::len).unwrap()
     };
-    assert_eq!(count("").await, 5);
-    assert_eq!(count("upstream=&status=&document=&tenant=&sort=&limit=&cursor=").await, 5);
-    assert_eq!(count("upstream=ocr").await, 3);
+    assert_eq!(count("").await, 6);
+    assert_eq!(count("upstream=&status=&document=&tenant=&sort=&limit=&cursor=").await, 6);
+    assert_eq!(count("upstream=ocr").await, 4);
     assert_eq!(count("upstream=removed").await, 1);
     assert_eq!(count("upstream=ocr&status=422").await, 1);
     assert_eq!(count("status=415").await, 0);
+    assert_eq!(count("status=200").await, 1);
     assert_eq!(count("tenant=z").await, 1);
     assert_eq!(count(&format!("document={}", document(2).to_string().to_uppercase())).await, 1);
     for (query, part) in [

@@ -77,6 +77,7 @@ struct Item {
     status: u16,
     rule: String,
     suspect: bool,
+    reduced: bool,
     replays: u64,
     first_refused_at: String,
     first_replayed_at: Option<String>,
@@ -99,6 +100,17 @@ impl Item {
         let mut all = vec![self.refused_tenant.as_str()];
         all.extend(self.tenants.iter().map(String::as_str).filter(|tenant| *tenant != self.refused_tenant));
         all
+    }
+
+    /// The status, and what is to be known of the entry.
+    fn status(&self) -> String {
+        let marks = [(self.suspect, "suspect"), (self.reduced, "reduced")];
+        let marks: Vec<_> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
+        if marks.is_empty() {
+            self.status.to_string()
+        } else {
+            format!("{} ({})", self.status, marks.join(", "))
+        }
     }
 
     fn expires_in(&self, now: Millis) -> String {
@@ -184,7 +196,7 @@ fn a_tenant(text: &str) -> Result<TenantId, String> {
 
 fn a_status(text: &str) -> Result<RefusalStatus, String> {
     let number = text.parse().map_err(|_| "a status is a number".to_owned())?;
-    RefusalStatus::new(number).map_err(|e| e.to_string())
+    RefusalStatus::of_entry(number).map_err(|e| e.to_string())
 }
 
 fn a_time(text: &str) -> Result<Millis, String> {

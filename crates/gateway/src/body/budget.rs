@@ -1,10 +1,12 @@
-//! The memory that request bodies may take together.
+//! The memory that request bodies may take together, and answers that are read beyond what is kept of them.
 //!
 //! A body stays in memory while it is smaller than an eighth of what is free; beyond that it goes to disk. So a few big
 //! bodies on an idle gateway are never written to disk, many at once share what there is, and the total is never exceeded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
 
 use crate::metrics::Metrics;
 
@@ -35,6 +37,16 @@ impl Budget {
 }
 
 impl Reservation {
+    /// Takes what is missing to `bytes` in all, on the same terms.
+    pub(crate) fn grow_to(&mut self, bytes: u64) -> bool {
+        bytes <= self.bytes || self.grow(bytes - self.bytes)
+    }
+
+    /// The same bytes, which give this memory back when nobody holds any of them.
+    pub(crate) fn holding(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Held { bytes, _memory: self })
+    }
+
     /// Takes `more` bytes, unless that would be more than one body's share or than there is.
     pub(crate) fn grow(&mut self, more: u64) -> bool {
         let held = self.bytes;
@@ -47,6 +59,18 @@ impl Reservation {
         self.bytes += more;
         self.budget.metrics.buffer_memory.inc_by(i64::try_from(more).unwrap_or(i64::MAX));
         true
+    }
+}
+
+/// Bytes, and the memory that they were counted in.
+struct Held {
+    bytes: Bytes,
+    _memory: Reservation,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -69,7 +93,12 @@ mod tests {
         let mut two = budget.reserve();
         assert!(two.grow(80) && !two.grow(80));
         drop(one);
-        drop(two);
+        assert!(!two.grow_to(101) && two.grow_to(80) && two.grow_to(90) && two.grow_to(1));
+        let bytes = two.holding(Bytes::from_static(b"as long as anybody has some of it"));
+        let some = bytes.slice(3..5);
+        drop(bytes);
+        assert_eq!(budget.free.load(Ordering::Acquire), 710);
+        drop(some);
         assert_eq!(budget.free.load(Ordering::Acquire), 800);
     }
 

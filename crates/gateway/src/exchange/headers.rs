@@ -12,6 +12,8 @@ use crate::upstream::Upstream;
 pub(crate) static MARKER: HeaderName = HeaderName::from_static("x-negative-cache");
 /// `X-Negative-Cache-Entry`.
 pub(crate) static MARKER_ENTRY: HeaderName = HeaderName::from_static("x-negative-cache-entry");
+/// `X-Negative-Cache-Body`.
+pub(crate) static MARKER_BODY: HeaderName = HeaderName::from_static("x-negative-cache-body");
 /// `X-Gateway-Error`.
 pub(crate) static GATEWAY_ERROR: HeaderName = HeaderName::from_static("x-gateway-error");
 /// `Cache-Status` (RFC 9211).
@@ -74,7 +76,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
 
 /// Removes what only the gateway may say.
 fn strip_markers(headers: &mut HeaderMap) {
-    for name in [&MARKER, &MARKER_ENTRY, &GATEWAY_ERROR] {
+    for name in [&MARKER, &MARKER_ENTRY, &MARKER_BODY, &GATEWAY_ERROR] {
         headers.remove(name);
     }
     let own = |value: &HeaderValue| memchr::memmem::find(value.as_bytes(), b"nevertwice").is_some();

@@ -1,14 +1,14 @@
-//! What the upstream's answer says about the document. Only a refusal that may become a verdict is read to its end here;
-//! everything else streams on at once.
+//! What the upstream's answer says about the document. Only an answer that may become a verdict is read to its end here: a
+//! refusal, or a 200 where the profile knows operations that failed; everything else streams on at once.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, Version, header, response};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Version, header, response};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
-use nevertwice_domain::outcome::OwnCode;
+use nevertwice_domain::outcome::{Outcome, OwnCode};
 use nevertwice_domain::profile::{
     self, Judgement, NotRecorded, Phase, Profile, Reference, ReferenceSearch, RequestFacts, Verdict,
 };
@@ -18,9 +18,14 @@ use super::intake::Document;
 use super::recall::{Call, CallBody};
 use super::{Rejection, hold};
 use crate::Shared;
+use crate::body::budget::Reservation;
+use crate::memory::UpstreamGuard;
 
 /// What an upstream can tell before it has read the document: that it is too long, or of the wrong type.
 const SEEN_IN_THE_HEAD: [u16; 2] = [413, 415];
+
+/// How much is read of a refusal that is longer than what is kept of one, where the profile says what may be left out, in bytes.
+const LONGEST_REFUSAL: u64 = 8 * 1024 * 1024;
 
 /// The longest header value that a replay keeps, in bytes.
 const MAX_FIELD: usize = 4096;
@@ -57,6 +62,19 @@ pub(super) enum Meaning {
     NotRecorded(NotRecorded),
 }
 
+impl Answer {
+    /// How the exchange ends with it.
+    pub(super) fn outcome(&self) -> Outcome {
+        match self.meaning {
+            // of a 200 it is said after a look at its body alone
+            Meaning::Verdict(..) | Meaning::NotRecorded(_) if self.head.status == StatusCode::OK => {
+                Outcome::FailedOperation
+            }
+            _ => Outcome::of_upstream(self.head.status),
+        }
+    }
+}
+
 /// Judges an answer to a guarded request; lets every other pass.
 pub(super) async fn judge(
     gateway: &Shared,
@@ -72,6 +90,10 @@ pub(super) async fn judge(
         return Ok(Answer { head, body: AnswerBody::Live(body), meaning: Meaning::Nothing, at });
     };
     let rules = &guard.rules;
+    let profile = &*guarded.profile;
+    if uploaded && head.status == StatusCode::OK && profile.judges_200() && is_json(&head.headers) {
+        return judge_200(memory.max_body_bytes, call, (guard, profile), (head, body), at).await;
+    }
     let refusal =
         profile::may_be_verdict(&memory.statuses, rules.honor_cache_control, head.status, &head.headers);
     let refusal = match refusal {
@@ -95,19 +117,27 @@ pub(super) async fn judge(
                 && !ends_with_the_connection(&head, &body)
                 && !fields_too_large(&head);
             let body = match counts {
-                true => read(body, memory.max_body_bytes, rules.judge_wait).await?.0,
+                true => {
+                    let reach = Reach { kept: memory.max_body_bytes, beyond: None, wait: rules.judge_wait };
+                    read(body, reach).await?.0
+                }
                 false => AnswerBody::Live(body),
             };
             return Ok(Answer { head, body, meaning, at });
         }
     };
-    let (body, meaning) = match read(body, memory.max_body_bytes, rules.judge_wait).await? {
+    let reach = Reach {
+        kept: memory.max_body_bytes,
+        beyond: is_reducible(profile, &head.headers).then(|| gateway.budget.reserve()),
+        wait: rules.judge_wait,
+    };
+    let (body, meaning) = match read(body, reach).await? {
         (AnswerBody::Whole(bytes), _) => {
-            let request = facts(call, &guarded.profile, at + rules.judge_wait).await;
+            let request = facts(call, profile, at + rules.judge_wait).await;
             let answer = profile::Answer { status: head.status, headers: &head.headers, body: &bytes };
-            let meaning = match guarded.profile.judge(&request, &answer, &guard.terms()) {
+            let meaning = match profile.judge(&request, &answer, &guard.terms()) {
                 Judgement::Verdict(verdict) => Meaning::Verdict(status, verdict),
-                Judgement::Accepted => Meaning::Accepted,
+                Judgement::Accepted => Meaning::Nothing,
                 Judgement::Not(reason) => Meaning::NotRecorded(reason),
             };
             (AnswerBody::Whole(bytes), meaning)
@@ -159,35 +189,117 @@ impl Document {
     }
 }
 
-/// Reads a refusal's body: to its end, or until it is too long or too late to be remembered.
-async fn read(mut body: Incoming, cap: u64, wait: Duration) -> Result<(AnswerBody, NotRecorded), Rejection> {
-    if body.size_hint().lower() > cap {
-        return Ok((AnswerBody::Live(body), NotRecorded::BodyTooLarge));
+/// Judges a 200 of an upstream that tells in the body whether the operation failed. One that is too long, or too late, for
+/// the memory is a success.
+async fn judge_200(
+    cap: u64,
+    call: &Call,
+    (guard, profile): (&UpstreamGuard, &Profile),
+    (head, body): (response::Parts, Incoming),
+    at: Instant,
+) -> Result<Answer, Rejection> {
+    let rules = &guard.rules;
+    // what forbids to remember it does not make a failure of a success, so that the body is asked first
+    let forbidden = if ends_with_the_connection(&head, &body) {
+        Some(NotRecorded::Incomplete)
+    } else if fields_too_large(&head) {
+        Some(NotRecorded::FieldsTooLarge)
+    } else {
+        profile::check_head(rules.honor_cache_control, &head.headers).err()
+    };
+    let bytes = match read(body, Reach { kept: cap, beyond: None, wait: rules.judge_wait }).await? {
+        (AnswerBody::Whole(bytes), _) => bytes,
+        (body, _) => return Ok(Answer { head, body, meaning: Meaning::Accepted, at }),
+    };
+    let request = facts(call, profile, at + rules.judge_wait).await;
+    let answer = profile::Answer { status: head.status, headers: &head.headers, body: &bytes };
+    let meaning = match profile.judge(&request, &answer, &guard.terms()) {
+        Judgement::Accepted => Meaning::Accepted,
+        Judgement::Not(reason) => Meaning::NotRecorded(reason),
+        Judgement::Verdict(verdict) => {
+            let verdict = Meaning::Verdict(RefusalStatus::failed_operation(), verdict);
+            forbidden.map_or(verdict, Meaning::NotRecorded)
+        }
+    };
+    Ok(Answer { head, body: AnswerBody::Whole(bytes), meaning, at })
+}
+
+/// Whether the answer says that its body is JSON.
+fn is_json(headers: &HeaderMap) -> bool {
+    let value = headers.get(header::CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
+    let media = value.split(|b| *b == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
+    media == b"application/json" || media.ends_with(b"+json")
+}
+
+/// Whether what is too long to keep of a refusal can be kept without the values that the profile names.
+fn is_reducible(profile: &Profile, headers: &HeaderMap) -> bool {
+    let plain = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
+    !profile.reduce().is_empty()
+        && is_json(headers)
+        && headers.get_all(header::CONTENT_ENCODING).iter().all(plain)
+}
+
+/// How far an answer is read.
+struct Reach {
+    /// What is kept of it at most, in bytes.
+    kept: u64,
+    /// Where more is read than is kept: the memory that it is counted in, on top of [`LONGEST_REFUSAL`] as its bound.
+    beyond: Option<Reservation>,
+    /// How long it may take.
+    wait: Duration,
+}
+
+impl Reach {
+    /// Whether an answer of this length, or more, is read on.
+    fn includes(&mut self, length: u64) -> bool {
+        let room = |memory: &mut Reservation| length <= LONGEST_REFUSAL && memory.grow_to(length);
+        length <= self.kept || self.beyond.as_mut().is_some_and(room)
     }
-    let until = tokio::time::Instant::now() + wait;
+
+    /// What was read, in one piece.
+    fn whole(self, chunks: Vec<Bytes>) -> Bytes {
+        let length: usize = chunks.iter().map(Bytes::len).sum();
+        let whole = match chunks.as_slice() {
+            [one] => one.clone(),
+            many => many.concat().into(),
+        };
+        match self.beyond {
+            Some(memory) if length as u64 > self.kept => memory.holding(whole),
+            _ => whole,
+        }
+    }
+}
+
+/// Reads a body: to its end, or until it is too long or too late to be remembered.
+async fn read(mut body: Incoming, mut reach: Reach) -> Result<(AnswerBody, NotRecorded), Rejection> {
+    let until = tokio::time::Instant::now() + reach.wait;
     let mut chunks: Vec<Bytes> = Vec::new();
     let mut length = 0;
     loop {
+        if !reach.includes(length + body.size_hint().lower()) {
+            return Ok((begun(reach, chunks, body), NotRecorded::BodyTooLarge));
+        }
         let chunk = match tokio::time::timeout_at(until, body.frame()).await {
-            Err(_) => return Ok((AnswerBody::Begun(chunks, body), NotRecorded::Incomplete)),
+            Err(_) => return Ok((begun(reach, chunks, body), NotRecorded::Incomplete)),
             Ok(Some(Err(error))) => return Err(broken(&error).into()),
             Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
-            Ok(None) => {
-                let whole = match chunks.as_slice() {
-                    [one] => one.clone(),
-                    many => many.concat().into(),
-                };
-                // the verdict comes from the profile; the reason is not used
-                return Ok((AnswerBody::Whole(whole), NotRecorded::Unclassified));
-            }
+            // the verdict comes from the profile; the reason is not used
+            Ok(None) => return Ok((AnswerBody::Whole(reach.whole(chunks)), NotRecorded::Unclassified)),
         };
         length += chunk.len() as u64;
         if !chunk.is_empty() {
             chunks.push(chunk);
         }
-        if length > cap {
-            return Ok((AnswerBody::Begun(chunks, body), NotRecorded::BodyTooLarge));
-        }
+    }
+}
+
+/// A body that is not read on.
+fn begun(reach: Reach, chunks: Vec<Bytes>, body: Incoming) -> AnswerBody {
+    match chunks.is_empty() {
+        true => AnswerBody::Live(body),
+        // what came so far stays counted until the client has taken it
+        false if reach.beyond.is_some() => AnswerBody::Begun(vec![reach.whole(chunks)], body),
+        false => AnswerBody::Begun(chunks, body),
     }
 }
 

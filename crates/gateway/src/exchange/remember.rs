@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderName, header, response};
-use nevertwice_domain::entry::{DocumentFacts, ENTRY_SCHEMA, Entry, ReplayFields};
+use nevertwice_domain::entry::{DocumentFacts, ENTRY_SCHEMA, Entry, REDUCED_SCHEMA, ReplayFields};
 use nevertwice_domain::fingerprint::DocumentDigest;
-use nevertwice_domain::profile::{DocumentSearch, NotRecorded, Verdict};
+use nevertwice_domain::profile::{DocumentSearch, NotRecorded, Pointer, Verdict, reduce};
 use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::strike::LifePolicy;
 use nevertwice_domain::tenant::UpstreamName;
@@ -78,6 +78,7 @@ pub(super) async fn remember(
                 tenant: &plan.tenant,
                 upstream: upstream.name(),
                 documents: plan.document_keys(),
+                reducible: plan.guarded.as_ref().map_or(&[], |guarded| guarded.profile.reduce()),
                 status: *status,
                 verdict,
             };
@@ -111,6 +112,8 @@ struct Refused<'a> {
     upstream: &'a UpstreamName,
     /// The keys under which a JSON request holds the document.
     documents: &'a [Box<str>],
+    /// What may be left out of a body that is too long to keep.
+    reducible: &'a [Pointer],
     status: RefusalStatus,
     verdict: &'a Verdict,
 }
@@ -123,6 +126,17 @@ impl Refused<'_> {
             true => rules.life.clone().capped(u64::try_from(rules.short_ttl.as_millis()).unwrap_or(u64::MAX)),
             false => rules.life.clone(),
         }
+    }
+
+    /// The body as it is kept, and what it is then: all of it, or without what the profile says may be left out.
+    fn kept(&self, body: &Bytes) -> Result<(u32, Bytes), NotRecorded> {
+        let most = usize::try_from(self.memory.max_body_bytes).unwrap_or(usize::MAX);
+        if body.len() <= most {
+            // a copy of its own: a slice would keep the connection's whole read buffer alive
+            return Ok((ENTRY_SCHEMA, Bytes::copy_from_slice(body)));
+        }
+        let reduced = reduce(self.reducible, body, most);
+        reduced.map(|reduced| (REDUCED_SCHEMA, reduced.into())).ok_or(NotRecorded::BodyTooLarge)
     }
 
     async fn record(
@@ -142,18 +156,18 @@ impl Refused<'_> {
             Err(_) => return Err(NotRecorded::Incomplete),
         };
         record.document = Some(facts.digest);
+        let (schema, body) = self.kept(body)?;
         let now = self.gateway.clock.now();
         let life = self.life();
         let entry = Entry {
-            schema: ENTRY_SCHEMA,
+            schema,
             fingerprint: self.asked.key.fingerprint,
             scope: self.asked.key.scope.to_string(),
             upstream: self.upstream.clone(),
             generation: self.guard.rules.generation.clone(),
             status: self.status,
             fields: replay_fields(&answer.head),
-            // a copy of its own: a slice would keep the connection's whole read buffer alive
-            body: Bytes::copy_from_slice(body),
+            body,
             document: facts,
             rule: self.verdict.rule.to_string(),
             refused_tenant: self.tenant.id.clone(),

@@ -30,7 +30,7 @@ pub(super) fn known(gateway: &Shared, known: &Known, record: Box<Record>) -> Res
     }
 }
 
-/// The upstream's own refusal, from the memory: byte for byte, and marked.
+/// The upstream's own refusal, from the memory: marked, and byte for byte, or marked as reduced.
 fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<Reply> {
     let upstream = record.upstream();
     if let (Some(memory), Some(tenant)) = (&gateway.memory, record.tenant_id()) {
@@ -50,6 +50,7 @@ fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<
         status: entry.status.status_code(),
         fields: &entry.fields,
         body: &entry.body,
+        reduced: entry.is_reduced(),
         fingerprint: &entry.fingerprint,
         marker: "HIT",
         detail: "refusal",
@@ -71,6 +72,7 @@ fn held(held: &Held, mut record: Box<Record>) -> Response<Reply> {
         status: answer.status,
         fields: &answer.fields,
         body: &answer.body,
+        reduced: false,
         fingerprint: &held.fingerprint,
         marker: "HELD",
         detail: "held",
@@ -86,6 +88,8 @@ struct Again<'a> {
     status: StatusCode,
     fields: &'a ReplayFields,
     body: &'a Bytes,
+    /// The body is not all of what the upstream said.
+    reduced: bool,
     fingerprint: &'a Fingerprint,
     marker: &'static str,
     detail: &'static str,
@@ -104,7 +108,7 @@ impl Again<'_> {
         let mut response = Response::new(Reply::whole(self.body.clone(), record));
         *response.status_mut() = self.status;
         let out = response.headers_mut();
-        out.reserve(10);
+        out.reserve(11);
         for (name, value) in kept {
             let value = value.as_ref().and_then(|v| HeaderValue::from_maybe_shared(v.clone()).ok());
             if let Some(value) = value {
@@ -121,6 +125,9 @@ impl Again<'_> {
         if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(self.fingerprint.to_string())) {
             out.insert(headers::MARKER_ENTRY.clone(), value);
         }
+        if self.reduced {
+            out.insert(headers::MARKER_BODY.clone(), HeaderValue::from_static("reduced"));
+        }
         out.insert(headers::SHOULD_RETRY.clone(), HeaderValue::from_static("false"));
         response
     }
@@ -133,6 +140,7 @@ pub(super) fn abandon(answer: Response<Reply>) {
 
 /// The upstream's answer.
 pub(super) fn live(answer: Answer, permit: Arc<Permit>, mut record: Box<Record>) -> Response<Reply> {
+    let outcome = answer.outcome();
     let Answer { mut head, body, .. } = answer;
     let keep_length = record.method == Method::HEAD || head.status == StatusCode::NOT_MODIFIED;
     headers::answer(&mut head.headers, keep_length);
@@ -140,7 +148,7 @@ pub(super) fn live(answer: Answer, permit: Arc<Permit>, mut record: Box<Record>)
     if let (true, Some(upstream)) = (head.status.is_redirection(), &upstream) {
         home_location(&mut head.headers, upstream);
     }
-    record.answered(Outcome::of_upstream(head.status), head.status);
+    record.answered(outcome, head.status);
     let (idle, total) = match &upstream {
         Some(u) => (u.config.idle_timeout, u.config.stream_max),
         None => (Duration::from_secs(60), None),

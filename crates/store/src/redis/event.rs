@@ -172,7 +172,7 @@ fn decode_selector(bytes: &[u8]) -> Option<Selector> {
         which.document = Some(DocumentDigest::from_bytes(take(&mut rest)?));
     }
     if bits & STATUS != 0 {
-        which.status = Some(RefusalStatus::new(u16::from_be_bytes(take(&mut rest)?)).ok()?);
+        which.status = Some(RefusalStatus::of_entry(u16::from_be_bytes(take(&mut rest)?)).ok()?);
     }
     if bits & BEFORE != 0 {
         which.before = Some(Millis(i64::from_be_bytes(take(&mut rest)?)));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nevertwice_domain::clock::Millis;
-use nevertwice_domain::entry::{ENTRY_SCHEMA, Entry, Tally};
+use nevertwice_domain::entry::{ENTRY_SCHEMA, Entry, REDUCED_SCHEMA, Tally};
 use nevertwice_domain::fingerprint::Fingerprint;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use redis::{FromRedisValue, Value, pipe};
@@ -114,7 +114,8 @@ impl Shared {
             .arg(token.map_or("", String::as_str))
             .arg(millis(leases::LIFE))
             .arg(key.as_bytes())
-            .arg(u8::from(past_entry));
+            .arg(u8::from(past_entry))
+            .arg(REDUCED_SCHEMA);
         let answer: Vec<Vec<u8>> = self.link.call(&call, self.options.read).await?;
         let epoch = answer.get(1).and_then(|epoch| number(epoch)).ok_or_else(|| corrupt("no epoch"))?;
         self.seen.fetch_max(epoch, Ordering::Relaxed);

@@ -5,17 +5,20 @@
 
 use bytes::Bytes;
 use nevertwice_domain::clock::Millis;
-use nevertwice_domain::entry::{DocumentFacts, Entry, ReplayFields};
+use nevertwice_domain::entry::{DocumentFacts, Entry, REDUCED_SCHEMA, ReplayFields};
 use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
 use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::strike::Strike;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
 
-/// The first bytes of a value; the last one is the version. An entry's changes together with its schema, so that look-ups pass
-/// over what they cannot read.
-const ENTRY: &[u8; 4] = b"NTe\x01";
-/// The first bytes of an entry of whatever version.
-const ANY_ENTRY: &[u8] = b"NTe";
+/// The first bytes of an entry of whatever version; the next one is the version. It changes together with the schema, so that
+/// look-ups pass over what they cannot read.
+const ENTRY: &[u8; 3] = b"NTe";
+/// The version of an entry.
+const PLAIN: u8 = 1;
+/// The version of an entry whose body was reduced: the same bytes, and replicas that know only the one before do not take it for
+/// a whole one.
+const REDUCED: u8 = 2;
 const STRIKE: &[u8; 4] = b"NTs\x01";
 /// The length of the checksum at the end.
 const SUM: usize = 8;
@@ -58,6 +61,7 @@ impl Facts {
 /// All of an entry but its body.
 pub(super) fn encode_entry(entry: &Entry) -> Vec<u8> {
     let mut out = Writer(ENTRY.to_vec());
+    out.raw(&[version_of(entry.schema)]);
     // the facts: never in another form or another order
     out.raw(entry.document.digest.as_bytes());
     out.number(entry.status.get().into());
@@ -83,12 +87,20 @@ pub(super) fn encode_entry(entry: &Entry) -> Vec<u8> {
     out.sealed()
 }
 
+fn version_of(schema: u32) -> u8 {
+    if schema == REDUCED_SCHEMA { REDUCED } else { PLAIN }
+}
+
 /// The entry; `body` is `None` where it is not wanted and not verified.
 pub(super) fn decode_entry(value: &[u8], body: Option<Bytes>) -> Result<Entry, Malformed> {
     let mut from = Reader::open(value, ENTRY)?;
+    let version = from.take(1)?;
     let Facts { document: digest, status, first_refused_at, recorded_at, upstream } = from.facts()?;
-    let status = RefusalStatus::new(status).map_err(|_| Malformed)?;
+    let status = RefusalStatus::of_entry(status).map_err(|_| Malformed)?;
     let schema = from.small()?;
+    if *version != [version_of(schema)] {
+        return Err(Malformed);
+    }
     let fingerprint = Fingerprint::from_bytes(from.digest()?);
     let scope = from.text()?.to_owned();
     let generation = from.text()?.to_owned();
@@ -128,7 +140,7 @@ pub(super) fn decode_entry(value: &[u8], body: Option<Bytes>) -> Result<Entry, M
 
 /// What an entry of another version is forgotten and marked by.
 pub(super) fn decode_facts(value: &[u8]) -> Result<Facts, Malformed> {
-    let mut from = Reader::open(value, ANY_ENTRY)?;
+    let mut from = Reader::open(value, ENTRY)?;
     let _version = from.take(1)?;
     from.facts()
 }
@@ -266,7 +278,9 @@ mod tests {
         let entry = samples::entry(7);
         let value = encode_entry(&entry);
         assert_eq!(decode_entry(&value, Some(entry.body.clone())), Ok(entry.clone()));
-        assert_eq!(decode_entry(&value, None), Ok(Entry { body: Bytes::new(), ..entry }));
+        assert_eq!(decode_entry(&value, None), Ok(Entry { body: Bytes::new(), ..entry.clone() }));
+        let reduced = Entry { schema: REDUCED_SCHEMA, ..entry };
+        assert_eq!(decode_entry(&encode_entry(&reduced), Some(reduced.body.clone())), Ok(reduced));
         let strike = StoredStrike {
             strike: Strike { status: 400, rule: "status".into(), count: 2, last_at_ms: -1 },
             first_at: Millis(5),
@@ -294,8 +308,16 @@ mod tests {
         assert_eq!(StoredStrike::decode(&value), Err(Malformed));
         // another version of the layout, well formed
         let mut newer = Writer(value[..value.len() - SUM].to_vec());
-        newer.0[3] = 2;
-        assert_eq!(decode_entry(&newer.sealed(), Some(entry.body)), Err(Malformed));
+        newer.0[3] = 3;
+        assert_eq!(decode_entry(&newer.sealed(), Some(entry.body.clone())), Err(Malformed));
+        // a version and a schema that do not go together
+        let mut other = Writer(value[..value.len() - SUM].to_vec());
+        other.0[3] = REDUCED;
+        assert_eq!(decode_entry(&other.sealed(), Some(entry.body.clone())), Err(Malformed));
+        let value = encode_entry(&Entry { schema: REDUCED_SCHEMA, ..entry.clone() });
+        let mut other = Writer(value[..value.len() - SUM].to_vec());
+        other.0[3] = PLAIN;
+        assert_eq!(decode_entry(&other.sealed(), Some(entry.body)), Err(Malformed));
     }
 
     #[test]
@@ -314,6 +336,8 @@ mod tests {
         ]
         .concat();
         assert!(value.starts_with(&fixed));
+        let reduced = encode_entry(&Entry { schema: REDUCED_SCHEMA, ..entry.clone() });
+        assert!(reduced.starts_with(b"NTe\x02") && reduced[4..].starts_with(&fixed[4..]));
         let mut newer = Writer(fixed);
         newer.0[3] = 9;
         newer.raw(b"whatever comes");

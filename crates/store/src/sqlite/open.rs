@@ -14,8 +14,8 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::index::Row;
 use super::schema::{
-    self, APPLICATION_ID, ENTRY_COLUMNS, Malformed, OBJECTS, STRIKE_COLUMNS, StoredEntry, StoredStrike,
-    StoredTally, TALLY_COLUMNS, Totals, USER_VERSION,
+    self, APPLICATION_ID, ENTRY_COLUMNS, Malformed, OBJECTS, OLDEST_VERSION, STRIKE_COLUMNS, StoredEntry,
+    StoredStrike, StoredTally, TALLY_COLUMNS, Totals, USER_VERSION,
 };
 use super::wal::{self, WalState};
 use super::{SqliteOptions, failure};
@@ -217,7 +217,7 @@ impl Place {
         }
         let word = |at: usize| header[at..at + 4].iter().fold(0, |word, byte| word << 8 | u32::from(*byte));
         match (word(68), word(60)) {
-            (APPLICATION_ID, USER_VERSION) => Ok(()),
+            (APPLICATION_ID, OLDEST_VERSION..=USER_VERSION) => Ok(()),
             (APPLICATION_ID, version) if version > USER_VERSION => Err(self.newer(version)),
             (APPLICATION_ID, version) => Err(self.damaged(&format!("format {version} was never written"))),
             (id, _) => Err(self.not_ours(&format!("is a database of another program (application id {id})"))),
@@ -242,7 +242,7 @@ impl Place {
         // A file that is refused is left as it is, its log included.
         writer.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         let version = writer.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        if version != USER_VERSION {
+        if !(OLDEST_VERSION..=USER_VERSION).contains(&version) {
             return Err(Refused::Said(self.newer(version)));
         }
         let checked: String = writer.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
@@ -266,6 +266,10 @@ impl Place {
             return Err(Refused::Said(StoreErrorKind::Io.error(message)));
         }
         writer.pragma_update(None, "synchronous", "full")?;
+        if version < USER_VERSION {
+            // all of it was found good: from now on older programs say that it is newer, and do not take it for damaged
+            writer.pragma_update(None, "user_version", USER_VERSION)?;
+        }
         writer.query_row(&format!("PRAGMA journal_size_limit = {LOG_KEEPS}"), [], |_| Ok(()))?;
         if let Some(bytes) = options.max_file_bytes {
             let page: i64 = writer.pragma_query_value(None, "page_size", |row| row.get(0))?;

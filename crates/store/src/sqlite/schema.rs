@@ -19,8 +19,12 @@ use rusqlite::{Connection, Row, params_from_iter};
 /// `nvtw`: what marks a SQLite file as one of ours.
 pub(super) const APPLICATION_ID: u32 = 0x6e76_7477;
 
-/// The version of these tables.
-pub(super) const USER_VERSION: u32 = 1;
+/// The version of these tables and of what may stand in them. 2 has the tables of 1, and entries with the status of a failed
+/// operation, which a program that knows 1 would take for damage.
+pub(super) const USER_VERSION: u32 = 2;
+
+/// The oldest version that is read; it becomes [`USER_VERSION`] when it is opened.
+pub(super) const OLDEST_VERSION: u32 = 1;
 
 /// Each table and index, as SQLite keeps its text.
 pub(super) const OBJECTS: [(&str, &str); 6] = [
@@ -251,7 +255,7 @@ impl StoredEntry {
         let scope = c.text()?.to_owned();
         let upstream = c.upstream()?;
         let generation = c.text()?.to_owned();
-        let status = RefusalStatus::new(c.small()?).map_err(|_| Malformed)?;
+        let status = RefusalStatus::of_entry(c.small()?).map_err(|_| Malformed)?;
         let rule = c.text()?.to_owned();
         let refused_tenant = TenantId::new(c.text()?).map_err(|_| Malformed)?;
         let digest = DocumentDigest::from_bytes(c.digest()?);

@@ -1,10 +1,10 @@
 //! Recording and recalling.
 
 use bytes::Bytes;
-use nevertwice_domain::entry::{Candidate, ENTRY_SCHEMA, Entry, Selector};
+use nevertwice_domain::entry::{Candidate, ENTRY_SCHEMA, Entry, REDUCED_SCHEMA, Selector};
 
-use super::{Bench, everything, samples, stored};
-use crate::{Recorded, StoreErrorKind};
+use super::{Bench, everything, is_fenced, samples, stored};
+use crate::{Imported, ListQuery, Moved, Recorded, StoreErrorKind};
 
 pub(super) async fn what_was_recorded_is_recalled_as_it_was(bench: &Bench) {
     let began = bench.now();
@@ -98,7 +98,7 @@ pub(super) async fn near_agrees_with_recall(bench: &Bench) {
 
 pub(super) async fn an_entry_of_another_schema_is_replaced(bench: &Bench) {
     let key = samples::fingerprint(1);
-    for schema in [ENTRY_SCHEMA + 1, ENTRY_SCHEMA - 1, u32::MAX] {
+    for schema in [REDUCED_SCHEMA + 1, ENTRY_SCHEMA - 1, u32::MAX] {
         let mut other = samples::candidate(1);
         other.entry.schema = schema;
         other.entry.body = Bytes::from_static(b"it means something else");
@@ -112,6 +112,98 @@ pub(super) async fn an_entry_of_another_schema_is_replaced(bench: &Bench) {
     let fresh = bench.store(1).await;
     assert_eq!(bench.recall(1).await, Some(fresh));
     assert_eq!(bench.entries().await, 1);
+}
+
+pub(super) async fn a_reduced_body_is_known_as_one(bench: &Bench) {
+    let key = samples::fingerprint(1);
+    let reduced = |n| {
+        let mut candidate = samples::candidate(n);
+        candidate.entry.schema = REDUCED_SCHEMA;
+        candidate.entry.status = samples::status(422);
+        candidate.entry.body = Bytes::from_static(b"{\"input\":\"[removed: 70000 bytes]\"}");
+        candidate
+    };
+    let recorded = stored(bench.record(reduced(1)).await).expect("is new");
+    bench.store(2).await;
+    assert!(recorded.is_reduced());
+    assert_eq!(bench.recall(1).await.as_ref(), Some(&recorded));
+    assert!(bench.store.near(&key).is_none_or(|near| near == recorded));
+    assert!(
+        matches!(bench.record(samples::candidate(1)).await, Recorded::AlreadyThere(there) if there.is_reduced())
+    );
+    assert_eq!(bench.replay(1, &samples::tenant("b")), 1);
+    let shown = bench.store.show(&key).await.expect("show").expect("is there");
+    assert_eq!((&shown.entry, shown.tally.replays), (&recorded, 1));
+    let mut listed: Vec<_> =
+        bench.list(&everything()).await.iter().map(|item| item.entry.is_reduced()).collect();
+    listed.sort_unstable();
+    assert_eq!(listed, [false, true]);
+
+    // its tally goes on with a whole one of the same document, and the other way round
+    bench.clock.advance_ms(samples::TTL_MS.cast_signed());
+    let mut whole = reduced(1);
+    whole.entry.schema = ENTRY_SCHEMA;
+    let whole = stored(bench.record(whole).await).expect("the last one has expired");
+    assert!(!whole.is_reduced() && bench.recall(1).await.as_ref() == Some(&whole));
+    bench.clock.advance_ms(samples::TTL_MS.cast_signed());
+    stored(bench.record(reduced(1)).await).expect("the last one has expired");
+    let again = bench.store.show(&key).await.expect("show").expect("is there");
+    assert_eq!((again.entry.is_reduced(), again.tally.replays), (true, 1));
+
+    assert!(bench.accept(1).await);
+    let fence = bench.fence().await;
+    let moved =
+        Moved { entry: Entry { recorded_at: bench.now(), ..(*recorded).clone() }, tally: shown.tally };
+    let imported = bench.store.import(vec![moved.clone()], fence, 10).await.expect("import");
+    assert_eq!((imported, bench.recall(1).await.as_deref()), (vec![Imported::Stored], Some(&moved.entry)));
+    assert_eq!(bench.suspect("ocr", bench.now()).await, 1);
+    assert!(bench.recall(1).await.is_none());
+    let which = Selector { status: Some(samples::status(422)), ..Selector::default() };
+    assert_eq!(bench.store.forget(&which).await.expect("forget"), 1);
+}
+
+pub(super) async fn a_failed_operation_is_kept_like_any_refusal(bench: &Bench) {
+    let key = samples::fingerprint(1);
+    let status = samples::status(200);
+    let failed = |n: u64, life| {
+        let mut candidate = Candidate { life, ..samples::candidate(n) };
+        candidate.entry.status = status;
+        candidate
+    };
+    let flat = || samples::flat(samples::TTL_MS);
+    let recorded = stored(bench.record(failed(1, flat())).await).expect("is new");
+    assert_eq!(recorded.status, status);
+    bench.store(2).await;
+    assert_eq!(bench.recall(1).await.as_ref(), Some(&recorded));
+    assert!(bench.store.near(&key).is_none_or(|near| near == recorded));
+    assert!(matches!(bench.record(failed(1, flat())).await, Recorded::AlreadyThere(_)));
+    bench.replay(1, &samples::tenant("b"));
+    let shown = bench.store.show(&key).await.expect("show").expect("is there");
+    assert_eq!((&shown.entry, shown.tally.replays), (&recorded, 1));
+
+    // it is found, and forgotten, by its status
+    let listed = bench.list(&ListQuery { status: Some(status), ..everything() }).await;
+    assert_eq!(listed.iter().map(|item| item.entry.fingerprint).collect::<Vec<_>>(), [key]);
+    let fence = bench.fence().await;
+    let which = Selector { status: Some(status), ..Selector::default() };
+    assert_eq!(bench.store.forget(&which).await.expect("forget"), 1);
+    assert_eq!(bench.present(3).await, [2]);
+    assert!(is_fenced(&bench.store.record(failed(1, flat()), fence).await.expect("record")));
+    assert!(stored(bench.store.record(samples::candidate(3), fence).await.expect("record")).is_some());
+
+    // its row of refusals is its own, and an acceptance ends it
+    assert!(matches!(bench.record(failed(1, samples::confirmed(2))).await, Recorded::Unconfirmed(1)));
+    assert!(!bench.accept(1).await);
+    assert!(matches!(bench.record(failed(1, samples::confirmed(2))).await, Recorded::Unconfirmed(1)));
+    assert!(stored(bench.record(failed(1, samples::confirmed(2))).await).is_some());
+    assert!(bench.accept(1).await);
+    assert!(bench.recall(1).await.is_none());
+
+    let moved = Moved { entry: (*recorded).clone(), tally: shown.tally };
+    let fence = bench.fence().await;
+    let imported = bench.store.import(vec![moved], fence, 10).await.expect("import");
+    assert_eq!(imported, [Imported::Stored]);
+    assert_eq!(bench.recall(1).await, Some(recorded));
 }
 
 pub(super) async fn close_is_the_end(bench: &Bench) {

@@ -47,7 +47,7 @@ pub fn tenant(name: &str) -> TenantId {
 /// When it is never remembered.
 #[must_use]
 pub fn status(status: u16) -> RefusalStatus {
-    RefusalStatus::new(status).expect("a status that may be remembered")
+    RefusalStatus::of_entry(status).expect("a status that may be remembered")
 }
 
 /// The `n`th entry, of the upstream `ocr` with status 400, refused to the tenant `a`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nevertwice_domain::clock::Millis;
-use nevertwice_domain::entry::{ENTRY_SCHEMA, Entry, Selector};
+use nevertwice_domain::entry::{ENTRY_SCHEMA, Entry, REDUCED_SCHEMA, Selector};
 use nevertwice_store::redis::{RedisOptions, RedisStore};
 use nevertwice_store::suite::samples;
 use nevertwice_store::{ListQuery, Recorded, RefusalStore, StoreErrorKind};
@@ -222,6 +222,7 @@ async fn what_strangers_write_is_no_entry_and_is_replaced() {
         &[&["hset", &key, "x", ""]],
         &[&["hset", &key, "q", "nan", "n", "many", "f", "?", "l", "?", "t", "\u{ff} ~"]],
         &[&["hset", &key, "c", "99"]],
+        &[&["hset", &key, "m", "NTe\u{3}and what a newer version writes"]],
         &[&["hset", &key, "m", "NTe\u{2}and what a newer version writes"]],
         &[&["del", &key]],
         &[
@@ -327,7 +328,7 @@ async fn another_schema_is_shown_and_not_served() {
     let server = Redis::start();
     let store = store(server.addr()).await;
     let mut candidate = samples::candidate(1);
-    candidate.entry = Entry { schema: ENTRY_SCHEMA + 1, ..candidate.entry };
+    candidate.entry = Entry { schema: REDUCED_SCHEMA + 1, ..candidate.entry };
     let fence = store.recall(&samples::fingerprint(1)).await.map(|recalled| recalled.fence);
     stored(store.record(candidate, fence.unwrap_or_else(|error| panic!("{error}"))).await);
     assert!(!near(&store, 1) && !knows(&store, 1).await);

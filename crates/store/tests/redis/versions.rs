@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nevertwice_domain::clock::Millis;
-use nevertwice_domain::entry::{Candidate, ENTRY_SCHEMA, Entry, Selector};
+use nevertwice_domain::entry::{Candidate, ENTRY_SCHEMA, Entry, REDUCED_SCHEMA, Selector};
 use nevertwice_store::redis::RedisStore;
 use nevertwice_store::suite::samples;
 use nevertwice_store::{Imported, Lease, ListQuery, Moved, Recorded, RefusalStore};
@@ -37,11 +37,12 @@ async fn record_as_next(store: &RedisStore, server: &Redis, candidate: Candidate
     stored(store.record(candidate, fence).await);
     let mut head = fields(server, n).remove(&b"m"[..]).unwrap_or_else(|| panic!("it has a head"));
     head.truncate(head.len() - 8);
-    head[3] += 1;
+    // the versions of this one are 1, and 2 for a reduced body
+    head[3] = 3;
     head.extend(b"a field that this version does not know");
     let sum = blake3::hash(&head);
     head.extend(&sum.as_bytes()[..8]);
-    let schema = (ENTRY_SCHEMA + 1).to_string();
+    let schema = (REDUCED_SCHEMA + 1).to_string();
     server.ask_bytes(&[b"HSET", &entry_key(n), b"m", &head, b"c", schema.as_bytes(), b"z", b"new"]);
     // the near copy of who only played the next version
     assert_eq!(server.ask_bytes(&[b"PUBLISH", &name("events"), &[b"g", &member(n)[..]].concat()]).len(), 1);
@@ -88,6 +89,29 @@ async fn values_of_the_next_version_are_used_by_nobody_and_harmed_by_nobody() {
     let after: Vec<_> = (0..3).map(|n| fields(&server, n)).collect();
     assert!(after == before, "not a byte of them");
     assert_eq!(log.warnings(), [""; 0], "nothing is damaged");
+}
+
+/// What a replica of the version before looks at, before it reads anything: it knows schema 1 and values that begin with `NTe` and
+/// a 1, and would replay a reduced body as a whole one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_what_is_reduced_is_of_another_version() {
+    let server = Redis::start();
+    let (a, b) = pair(server.addr()).await;
+    for (n, schema, status, c, m) in [
+        (1, ENTRY_SCHEMA, 422, b"1", b"NTe\x01"),
+        (2, REDUCED_SCHEMA, 422, b"2", b"NTe\x02"),
+        (3, ENTRY_SCHEMA, 200, b"1", b"NTe\x01"),
+    ] {
+        let mut candidate = samples::candidate(n);
+        candidate.entry.schema = schema;
+        candidate.entry.status = samples::status(status);
+        assert!(!knows(&a, n).await);
+        stored(a.record(candidate, last_fence(&a)).await);
+        let stored = fields(&server, n);
+        assert_eq!(stored.get(&b"c"[..]).map(Vec::as_slice), Some(&c[..]));
+        assert!(stored.get(&b"m"[..]).is_some_and(|value| value.starts_with(m)));
+        assert!(knows(&b, n).await);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

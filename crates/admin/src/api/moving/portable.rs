@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::HeaderValue;
-use nevertwice_domain::entry::{DocumentFacts, ENTRY_SCHEMA, Entry, ReplayFields, Tally};
+use nevertwice_domain::entry::{DocumentFacts, ENTRY_SCHEMA, Entry, REDUCED_SCHEMA, ReplayFields, Tally};
 use nevertwice_domain::fingerprint::DocumentDigest;
 use nevertwice_store::{Moved, Shown};
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,9 @@ pub(super) struct Portable {
     status: u64,
     rule: String,
     suspect: bool,
+    /// Said only where it is so; `schema` says it too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    reduced: bool,
     first_refused_at: String,
     recorded_at: String,
     ttl_ms: u64,
@@ -100,6 +103,7 @@ impl Portable {
             status: entry.status.get().into(),
             rule: entry.rule.clone(),
             suspect: *suspect,
+            reduced: entry.is_reduced(),
             first_refused_at: entry.first_refused_at.to_string(),
             recorded_at: entry.recorded_at.to_string(),
             ttl_ms: entry.ttl_ms,
@@ -118,8 +122,11 @@ impl Portable {
 
     /// The entry, and whether it is suspect.
     pub(super) fn read(self) -> Result<(Moved, bool), String> {
-        if self.schema != ENTRY_SCHEMA {
-            return Err(format!("schema {}: this version knows {ENTRY_SCHEMA}", self.schema));
+        if self.schema != if self.reduced { REDUCED_SCHEMA } else { ENTRY_SCHEMA } {
+            let schema = self.schema;
+            return Err(format!(
+                "schema {schema}: this version knows {ENTRY_SCHEMA}, and {REDUCED_SCHEMA} with `reduced: true`"
+            ));
         }
         let optional_time =
             |name, text: Option<String>| text.map(|text| named(name, query::time(&text))).transpose();
@@ -249,6 +256,19 @@ mod tests {
         assert_eq!(read(&json()), Ok((Moved { entry: (*entry).clone(), tally }, false)));
         assert_eq!(json()["content_language"], "de, ü");
         assert_eq!(json()["content_type"]["base64"], STANDARD.encode(b"text/plain; x=\xfc\""));
+        let mut failed = shown();
+        let entry = Entry { status: samples::status(200), ..(*failed.entry).clone() };
+        failed.entry = Arc::new(entry.clone());
+        let json = serde_json::to_value(Portable::new(&failed, String::new())).unwrap_or_default();
+        assert!(json["status"] == 200 && read(&json).is_ok_and(|(moved, _)| moved.entry == entry));
+        let mut reduced = shown();
+        let entry = Entry { schema: REDUCED_SCHEMA, ..(*reduced.entry).clone() };
+        reduced.entry = Arc::new(entry.clone());
+        let json = serde_json::to_value(Portable::new(&reduced, String::new())).unwrap_or_default();
+        assert_eq!((&json["schema"], &json["reduced"]), (&json!(2), &json!(true)));
+        assert!(read(&json).is_ok_and(|(moved, _)| moved.entry == entry));
+        // others are exported as they always were
+        assert_eq!(self::json().get("reduced"), None);
         let suspect = Shown { suspect: true, ..shown() };
         let json = serde_json::to_value(Portable::new(&suspect, String::new())).unwrap_or_default();
         assert!(read(&json).is_ok_and(|(_, suspect)| suspect));
@@ -269,7 +289,10 @@ mod tests {
     #[test]
     fn whatever_is_wrong_with_an_entry_is_told() {
         for (name, value, part) in [
-            ("schema", json!(2), "schema 2: this version knows 1"),
+            ("schema", json!(2), "schema 2: this version knows 1, and 2 with `reduced: true`"),
+            ("schema", json!(3), "schema 3: this version knows 1"),
+            ("reduced", json!(true), "schema 1: this version knows 1, and 2 with"),
+            ("reduced", Value::Null, "invalid type"),
             ("fingerprint", json!("abc"), "`fingerprint`: "),
             ("fingerprint", json!("g".repeat(64)), "64 hex digits"),
             ("document_sha256", json!(""), "`document_sha256`: "),
@@ -284,7 +307,8 @@ mod tests {
             ("rule", json!("a\u{0}"), "`rule`: has at most"),
             ("status", json!(401), "`status`: 401 is never remembered: it speaks of the credential"),
             ("status", json!(404), "never remembered"),
-            ("status", json!(200), "not a 4xx"),
+            ("status", json!(204), "not a 4xx"),
+            ("status", json!(500), "not a 4xx"),
             ("status", json!(66_000), "is no status"),
             ("status", json!("400"), "invalid type"),
             ("recorded_at", json!("yesterday"), "`recorded_at`: has to be a time"),

@@ -125,7 +125,7 @@ pub(super) fn table(items: &[Item], wide: bool, now: Millis) -> String {
             if wide { &item.fingerprint } else { item.fingerprint.get(..12).unwrap_or_default() };
         table.row([
             item.replays.to_string(),
-            if item.suspect { format!("{} (suspect)", item.status) } else { item.status.to_string() },
+            item.status(),
             item.upstream.clone(),
             item.document_sha256.clone(),
             fingerprint.to_owned(),

@@ -23,7 +23,7 @@ pub(super) struct Show {
     /// JSON instead of text
     #[arg(long)]
     json: bool,
-    /// The upstream's body alone, byte for byte
+    /// The stored body alone, byte for byte
     #[arg(long, conflicts_with = "json")]
     body: bool,
     #[command(flatten)]
@@ -71,6 +71,7 @@ pub(super) fn text(shown: &Value, now: Millis) -> Result<String, Failure> {
         _ => item.replays.to_string(),
     };
     let suspect = "recorded during a mass refusal: kept to be seen, never replayed".to_owned();
+    let reduced = "the body was too long to keep: values in it were replaced, and replays say so".to_owned();
     let expires = format!("{} (in {})", to_the_second(&item.expires_at), item.expires_in(now));
     let mut table = Table::new([("FINGERPRINT", Side::Left), (" ", Side::Left)]);
     for (name, value) in [
@@ -80,6 +81,7 @@ pub(super) fn text(shown: &Value, now: Millis) -> Result<String, Failure> {
         ("upstream", Some(item.upstream.clone())),
         ("status", Some(item.status.to_string())),
         ("suspect", item.suspect.then_some(suspect)),
+        ("reduced", item.reduced.then_some(reduced)),
         ("rule", Some(item.rule.clone())),
         ("scope", extra("scope")),
         ("generation", extra("generation")),

@@ -40,7 +40,7 @@ fn a_forget(line: &str) -> forget::Forget {
 fn item() -> Value {
     json!({
         "fingerprint": "ab".repeat(32), "document_sha256": "cd".repeat(32), "documents": 1, "document_bytes": 1001,
-        "upstream": "ocr", "status": 400, "rule": "status", "suspect": false, "replays": 3019,
+        "upstream": "ocr", "status": 400, "rule": "status", "suspect": false, "reduced": false, "replays": 3019,
         "first_refused_at": "2023-11-14T22:13:20.123Z",
         "first_replayed_at": "2023-11-14T22:13:21.500Z", "last_replayed_at": "2023-11-14T22:14:00.000Z",
         "expires_at": "2023-11-15T22:13:20.123Z", "ttl_s": 86400, "refused_tenant": "a",
@@ -71,6 +71,7 @@ fn a_forget_says_what_it_means() {
         ("forget --yes", "required"),
         ("forget --all --yes --status 400", "cannot be used with"),
         ("forget --status 404", "never remembered"),
+        ("forget --status 202", "not a 4xx status"),
         ("forget --status many", "a status is a number"),
         ("forget --before yesterday", "2026-01-31T12:00:00Z"),
         ("forget --document /no/such/file", "neither 64 hex digits nor a file"),
@@ -101,7 +102,13 @@ fn a_file_stands_for_its_document() {
 #[test]
 fn the_table_can_be_searched_for_a_document() {
     let now = at("2023-11-14T22:13:30Z");
-    let items = [Item::read(&item()).unwrap(), Item { suspect: true, ..Item::read(&json!({})).unwrap() }];
+    let other = |json| Item::read(&json).unwrap();
+    let items = [
+        other(item()),
+        other(json!({ "suspect": true })),
+        other(json!({ "reduced": true, "status": 422 })),
+        other(json!({ "reduced": true, "suspect": true, "status": 200 })),
+    ];
     let text = list::table(&items, false, now);
     let lines: Vec<_> = text.lines().collect();
     assert!(lines[0].starts_with("REPLAYS  STATUS"), "{text}");
@@ -124,7 +131,8 @@ fn the_table_can_be_searched_for_a_document() {
             "+1"
         ]
     );
-    assert!(lines[2].contains("(suspect)"), "{text}");
+    assert!(lines[2].contains("(suspect)") && !lines[2].contains("reduced"), "{text}");
+    assert!(lines[3].contains("422 (reduced)") && lines[4].contains("200 (suspect, reduced)"), "{text}");
     let wide = list::table(&items, true, now);
     assert!(wide.contains(&"ab".repeat(32)) && wide.contains("a, b, c, d, e"), "{wide}");
 }
@@ -146,6 +154,9 @@ fn one_refusal_is_shown_with_its_body() {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
     assert!(!text.contains("suspect") && !text.contains("generation"), "{text}");
+    shown["reduced"] = true.into();
+    let text = show::text(&shown, Millis(0)).unwrap();
+    assert!(text.contains("reduced          the body was too long to keep: "), "{text}");
     shown["body_text"] = Value::Null;
     assert!(show::text(&shown, Millis(0)).unwrap().ends_with("(not text: --body writes it as it is)"));
 }

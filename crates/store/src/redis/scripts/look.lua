@@ -1,9 +1,9 @@
 -- Looks an entry up, and where there is none takes the lease on the attempt.
 -- KEYS: entry, lease, epoch, floor, index. ARGV: now, schema, token (empty: only looks), lease in ms, fingerprint, '1' to pass over
--- an entry that was found to be of no use.
+-- an entry that was found to be of no use, another schema that is read.
 local e = redis.pcall('HMGET', KEYS[1], 'x', 'c', 's', 'm', 'b', 'n', 'q')
 local epoch = latest_forget(KEYS[3], KEYS[4])
-if ARGV[6] ~= '1' and not e.err and e[1] and e[2] == ARGV[2] and not e[3] and (tonumber(e[1]) or 0) > tonumber(ARGV[1])
+if ARGV[6] ~= '1' and not e.err and e[1] and (e[2] == ARGV[2] or e[2] == ARGV[7]) and not e[3] and (tonumber(e[1]) or 0) > tonumber(ARGV[1])
   and is_listed(KEYS[5], ARGV[5], e[7]) then
   return {'entry', epoch, e[4] or '', e[5] or '', e[6] or '0'}
 end
