@@ -1,4 +1,5 @@
 //! Profiles at the wire: which refusals are remembered is told by rules, counted at the upstream.
+#![expect(clippy::unwrap_used, reason = "test")]
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,6 +1,8 @@
 //! Every metric series of the gateway, with its labels and help text. Labels come from closed lists and configured names
 //! alone, `(none)` and `(unlisted)` beside them; the series of the memory exist only while the memory is on.
 
+mod loop_breaker;
+
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -17,6 +19,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::lock::Lock;
+use loop_breaker::LoopBreakerFamilies;
+pub(crate) use loop_breaker::LoopBreakerMetrics;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct UpstreamCode {
@@ -28,12 +32,6 @@ struct UpstreamCode {
 struct UpstreamStatus {
     upstream: Arc<str>,
     status: u16,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct UpstreamFailure {
-    upstream: Arc<str>,
-    status: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -98,20 +96,6 @@ pub struct Metrics {
     /// The loop breaker's series; there are none before one is on.
     loop_breaker: OnceLock<LoopBreakerFamilies>,
 }
-
-struct LoopBreakerFamilies {
-    held: Family<UpstreamFailure, Counter>,
-    fingerprints: Family<UpstreamLabel, Gauge>,
-}
-
-/// The handles of the loop breaker of one upstream.
-pub(crate) struct LoopBreakerMetrics {
-    held: [Counter; FAILURES.len()],
-    fingerprints: Gauge,
-}
-
-/// The statuses that a held request is counted under.
-const FAILURES: [&str; 4] = ["429", "500", "501", "5xx"];
 
 /// The series of the memory.
 pub(crate) struct MemoryMetrics {
@@ -286,25 +270,8 @@ impl Metrics {
 
     /// The series of a loop breaker that is on.
     pub(crate) fn loop_breaker(&self, upstream: &str) -> LoopBreakerMetrics {
-        let families = self.loop_breaker.get_or_init(|| {
-            let r = &mut self.registry.hold();
-            LoopBreakerFamilies {
-                held: register(r, "gateway_loop_breaker_held", "Requests answered by the loop breaker"),
-                fingerprints: register(
-                    r,
-                    "gateway_loop_breaker_fingerprints",
-                    "Fingerprints that the loop breaker holds now",
-                ),
-            }
-        });
-        let upstream: Arc<str> = upstream.into();
-        LoopBreakerMetrics {
-            held: FAILURES.map(|status| {
-                let label = UpstreamFailure { upstream: Arc::clone(&upstream), status };
-                families.held.get_or_create_owned(&label)
-            }),
-            fingerprints: families.fingerprints.get_or_create_owned(&UpstreamLabel { upstream }),
-        }
+        let register = || LoopBreakerFamilies::register(&mut self.registry.hold());
+        self.loop_breaker.get_or_init(register).of(upstream)
     }
 
     pub(crate) fn tenant(&self, id: &str) -> TenantMetrics {
@@ -462,17 +429,6 @@ impl UpstreamMetrics {
     }
 }
 
-impl LoopBreakerMetrics {
-    pub(crate) fn held(&self, status: u16) {
-        let slot = FAILURES.iter().position(|name| name.parse() == Ok(status));
-        self.held[slot.unwrap_or(FAILURES.len() - 1)].inc();
-    }
-
-    pub(crate) fn set_fingerprints(&self, held: usize) {
-        self.fingerprints.set(i64::try_from(held).unwrap_or(i64::MAX));
-    }
-}
-
 impl TenantMetrics {
     pub(crate) fn request(&self, outcome: Outcome) {
         let result = match outcome {
@@ -581,7 +537,8 @@ mod tests {
     #[test]
     fn the_loop_breaker_has_no_series_before_one_is_on_and_few_then() {
         let metrics = Metrics::new(true);
-        metrics.upstream("ocr", 8, Some(&StatusSet::default()));
+        let statuses: Vec<_> = nevertwice_domain::status::StatusSet::default().iter().collect();
+        metrics.upstream("ocr", 8, Some(&statuses));
         assert!(!metrics.text().contains("loop_breaker"));
         let one = metrics.loop_breaker("ocr");
         for status in (429..=429).chain(500..=599) {

@@ -1,4 +1,5 @@
 //! What rules mean: profiles as text, answers as bytes, judgements with their reasons.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "test")]
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use nevertwice_config::profiles::Catalog;

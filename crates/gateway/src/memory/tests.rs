@@ -152,7 +152,16 @@ impl Bench {
         let (_, fence) = self.memory.recall(&Self::asked(n), &upstream, &self.guard).await;
         let now = self.clock.now();
         let entry = Entry { first_refused_at: now, recorded_at: now, ..samples::entry(n) };
-        self.memory.record(entry, &attempt, fence, &self.guard, Instant::now() + LIMIT).await
+        self.memory
+            .record(
+                entry,
+                self.guard.rules.life.clone(),
+                &attempt,
+                fence,
+                &self.guard,
+                Instant::now() + LIMIT,
+            )
+            .await
     }
 
     async fn accept(&self, n: u64) {
