@@ -28,6 +28,7 @@ mod poisoning;
 mod profiles;
 mod redis_start;
 mod replay;
+mod sdk_traps;
 mod shutdown;
 mod single_flight;
 mod slow_clients;
