@@ -29,6 +29,7 @@ mod poisoning;
 mod profiles;
 mod redis_start;
 mod replay;
+mod sdk_traps;
 mod shutdown;
 mod single_flight;
 mod slow_clients;

@@ -17,11 +17,13 @@ async fn with(upstream: &Upstream, keys: &str) -> Gateway {
     Gateway::with(&upstream.url(), &[("UPSTREAM", &lines)]).await
 }
 
-fn refusal(status: u16, body: impl ToString) -> Reply {
+/// A refusal in JSON.
+pub fn refusal(status: u16, body: impl ToString) -> Reply {
     Reply::status(status).header("Content-Type", "application/json").body(body.to_string())
 }
 
-fn inner(code: &str) -> Value {
+/// An error of Azure AI Document Intelligence with this inner code.
+pub fn inner(code: &str) -> Value {
     json!({ "error": { "code": "InvalidRequest", "message": "m", "innererror": { "code": code, "message": "m" } } })
 }
 
@@ -34,7 +36,7 @@ async fn three(send: impl AsyncFn() -> Answer) -> Vec<Answer> {
 }
 
 /// Sends it three times; the upstream must be asked once where it is remembered, else every time.
-async fn asked(upstream: &Upstream, send: impl AsyncFn() -> Answer) -> u64 {
+pub async fn asked(upstream: &Upstream, send: impl AsyncFn() -> Answer) -> u64 {
     let before = upstream.calls();
     let answers = three(send).await;
     let asked = upstream.calls() - before;

@@ -38,7 +38,7 @@ store:
 audit: {{ file: "{folder}/audit.jsonl" }}
 negative_cache:
   enabled: true
-  # 409 is the one status that the openai client retries and the memory can hold.
+  # 409 is the one status that clients retry and the memory can hold, where an operator asks for it. No profile does.
   statuses: [400, 409, 413, 415, 422]
 upstreams:
   - name: documents
@@ -58,6 +58,28 @@ upstreams:
     mount: /guarded
     sync_paths: [/v1/chat/completions]
     credential: {{ header: Authorization, value: "env:UPSTREAM_AUTH" }}
+  - name: document-intelligence
+    adapter: sync-facade
+    base_url: {upstream}
+    mount: /di
+    sync_paths:
+      - "/documentintelligence/documentModels/prebuilt-read:analyze"
+      - "/formrecognizer/documentModels/prebuilt-read:analyze"
+    credential: {{ header: Ocp-Apim-Subscription-Key, value: "env:UPSTREAM_AUTH" }}
+    negative_cache: {{ profile: azure-document-intelligence }}
+  - name: openai
+    adapter: openai
+    base_url: {upstream}
+    mount: /openai
+    credential: {{ header: Authorization, value: "env:UPSTREAM_AUTH" }}
+    negative_cache: {{ profile: openai }}
+  - name: anthropic
+    adapter: sync-facade
+    base_url: {upstream}
+    mount: /anthropic
+    sync_paths: [/v1/messages]
+    credential: {{ header: x-api-key, value: "env:UPSTREAM_AUTH" }}
+    negative_cache: {{ profile: anthropic }}
 """
 
 

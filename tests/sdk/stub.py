@@ -60,10 +60,20 @@ class Call:
 
 
 @dataclass
+class Answer:
+    """An answer that a test has ready."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
+
+
+@dataclass
 class Stub:
-    """What arrived so far, and the gate that holds back the rest of a stream."""
+    """What arrived so far, what is answered, and the gate that holds back the rest of a stream."""
 
     calls: list[Call] = field(default_factory=list)
+    answers: dict[bytes, Answer] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     go_on: threading.Event = field(default_factory=threading.Event)
     stream_was_released: list[bool] = field(default_factory=list)
@@ -73,6 +83,15 @@ class Stub:
         """The calls whose bodies hold `marker`: those of one test."""
         with self.lock:
             return [call for call in self.calls if marker in call.body]
+
+    def answer(self, marker: bytes, answer: Answer) -> None:
+        """From now on, requests whose bodies hold `marker` are answered like this, on any path."""
+        with self.lock:
+            self.answers[marker] = answer
+
+    def answer_to(self, body: bytes) -> Answer | None:
+        with self.lock:
+            return next((answer for marker, answer in self.answers.items() if marker in body), None)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -84,6 +103,9 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         with self.stub.lock:
             self.stub.calls.append(Call(self.command, self.path, headers, body))
+        if ready := self.stub.answer_to(body):
+            self._write(ready.status, ready.body, ready.headers)
+            return
         match self.path:
             case "/classify":
                 self._classify(body)
@@ -135,12 +157,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
     def _answer(self, status: int, body: bytes, content_type: str = "application/json") -> None:
+        # Only the type belongs in a replay.
+        headers = {"content-type": content_type, "set-cookie": "session=secret", "x-request-id": "upstream-1"}
+        self._write(status, body, headers)
+
+    def _write(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
-        self.send_header("content-type", content_type)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("content-length", str(len(body)))
-        # None of these belongs in a replay.
-        self.send_header("set-cookie", "session=secret")
-        self.send_header("x-request-id", "upstream-1")
         self.end_headers()
         self.wfile.write(body)
 

@@ -48,7 +48,8 @@ impl Catalog {
         }
         for file in files {
             match catalog.read_one(file) {
-                Ok((name, profile)) => {
+                Ok(profile) => {
+                    let name = profile.name().to_owned();
                     if catalog.own.contains_key(&name) {
                         let cause = format!("there is a second profile `{name}`");
                         problems.push(Problems::whole(
@@ -65,11 +66,13 @@ impl Catalog {
         if problems.is_empty() { Ok(catalog) } else { Err(problems) }
     }
 
-    fn read_one(&self, file: &Path) -> Result<(String, Profile), Problems> {
-        let origin = file.display().to_string();
-        let text = crate::text_of(file)?;
-        let (name, rules) = parse(&text, &origin, None, &mut |name| self.rules_beneath(name))?;
-        Ok((name.clone(), Profile::new(&name, rules)))
+    fn read_one(&self, file: &Path) -> Result<Profile, Problems> {
+        self.read_text(&crate::text_of(file)?, &file.display().to_string())
+    }
+
+    fn read_text(&self, text: &str, origin: &str) -> Result<Profile, Problems> {
+        let (name, rules) = parse(text, origin, None, &mut |name| self.rules_beneath(name))?;
+        Ok(Profile::new(&name, rules))
     }
 
     /// What an operator's profile extends: one of an earlier file, else one of the program's.
@@ -108,6 +111,14 @@ impl Catalog {
     pub fn cure(&self, name: &str) -> String {
         near::cure(name, self.names().into_iter(), "profiles")
     }
+}
+
+/// Reads one profile from a text; it may extend those of this program. `origin` is what problems name.
+///
+/// # Errors
+/// All problems of the text.
+pub fn from_text(text: &str, origin: &str) -> Result<Profile, Problems> {
+    Catalog::default().read_text(text, origin)
 }
 
 fn embedded(name: &str, chain: usize) -> Option<Rules> {

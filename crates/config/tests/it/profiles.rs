@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test")]
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use nevertwice_config::profiles::Catalog;
+use nevertwice_config::profiles::from_text;
 use nevertwice_domain::profile::{
     Answer, Class, Dependency, Explanation, Judgement, NotRecorded, Phase, Profile, Reference,
     ReferenceSearch, Remember, RequestFacts, Terms,
@@ -11,13 +11,7 @@ use nevertwice_domain::profile::{
 const ABOUT: &str = "profile: own\nabout: ours\n";
 
 fn profile(text: &str) -> Profile {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("own.yaml");
-    std::fs::write(&file, format!("{ABOUT}{text}")).unwrap();
-    let catalog = Catalog::read(&[file]).unwrap_or_else(|all| panic!("{}", all[0]));
-    let profile = catalog.get("own").unwrap();
-    drop(catalog);
-    std::sync::Arc::into_inner(profile).unwrap()
+    from_text(&format!("{ABOUT}{text}"), "own.yaml").unwrap_or_else(|problems| panic!("{problems}"))
 }
 
 struct Said<'a> {

@@ -291,6 +291,10 @@ impl Profile {
         terms: &Terms<'_>,
         trail: &mut impl Trail,
     ) -> Decision {
+        // the rail holds here too, whatever a profile, the upstream's own word or a caller says
+        if answer.status != StatusCode::OK && RefusalStatus::new(answer.status.as_u16()).is_err() {
+            return not(NotRecorded::Rule, None, "this status is never a verdict on a document");
+        }
         match self.rules() {
             Some(rules) => decide(rules, request, answer, terms, trail),
             None if answer.status == StatusCode::OK => {

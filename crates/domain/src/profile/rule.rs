@@ -249,13 +249,9 @@ impl Condition {
         match &self.source {
             Source::At(pointer) => json.is_some_and(|json| pointer.all(json, &mut |v| self.test.holds(v))),
             Source::Text => self.test.holds_text(seen.body.text(), Some(seen.body.lower())),
-            Source::Leaves(pointer) => {
-                let mut leaves = Vec::new();
-                if let Some(error) = json.and_then(|json| pointer.first(json)) {
-                    gather_leaves(error, LEAVES_DEPTH, &mut leaves);
-                }
-                !leaves.is_empty() && leaves.iter().all(|leaf| self.test.holds(*leaf))
-            }
+            Source::Leaves(pointer) => json
+                .and_then(|json| pointer.first(json))
+                .is_some_and(|error| every_leaf(error, LEAVES_DEPTH, &mut |leaf| self.test.holds(leaf))),
             Source::Header(name) => match seen.headers.get(name) {
                 Some(value) => self.test.holds_text(value.as_bytes(), None),
                 None => self.test.holds(None),
@@ -278,15 +274,14 @@ impl Condition {
         let said = match &self.source {
             Source::At(pointer) => json.and_then(|j| pointer.first(j)).map(ToString::to_string),
             Source::Text => Some(text(seen.body.text())),
-            Source::Leaves(pointer) => {
+            Source::Leaves(pointer) => json.and_then(|json| pointer.first(json)).map(|error| {
                 let mut leaves = Vec::new();
-                if let Some(error) = json.and_then(|json| pointer.first(json)) {
-                    gather_leaves(error, LEAVES_DEPTH, &mut leaves);
-                }
-                let all: Vec<_> =
-                    leaves.iter().map(|l| l.map_or("nothing".to_owned(), Value::to_string)).collect();
-                (!all.is_empty()).then(|| all.join(", "))
-            }
+                every_leaf(error, LEAVES_DEPTH, &mut |leaf| {
+                    leaves.push(leaf.map_or("nothing".to_owned(), Value::to_string));
+                    true
+                });
+                leaves.join(", ")
+            }),
             Source::Header(name) => seen.headers.get(name).map(|v| text(v.as_bytes())),
             Source::AwsError => aws_error(seen.headers, json).map(|name| text(name.as_bytes())),
             Source::RequestContentType => seen.request.content_type.as_ref().map(|v| text(v.as_bytes())),
@@ -308,23 +303,23 @@ fn aws_error<'a>(headers: &'a HeaderMap, json: Option<&'a Value>) -> Option<&'a 
     Some(name.split(':').next().unwrap_or(name).trim())
 }
 
-/// The codes of an error's leaves: of the items of `details`, and of the innermost `innererror`; else its own.
-fn gather_leaves<'v>(error: &'v Value, depth: usize, leaves: &mut Vec<Option<&'v Value>>) {
+/// Whether `holds` for the codes of all of an error's leaves, of which there is at least one: of the items of `details`, and of
+/// the innermost `innererror`; else its own. Asks no further than the first that it does not hold for.
+fn every_leaf(error: &Value, depth: usize, holds: &mut dyn FnMut(Option<&Value>) -> bool) -> bool {
     if depth == 0 {
         // so deep that nobody knows: no test for a code holds
-        return leaves.push(None);
+        return holds(None);
     }
     let details = error.get("details").and_then(Value::as_array).filter(|details| !details.is_empty());
-    for detail in details.into_iter().flatten() {
-        gather_leaves(detail, depth - 1, leaves);
+    if !details.into_iter().flatten().all(|detail| every_leaf(detail, depth - 1, holds)) {
+        return false;
     }
     let inner = error.get("innererror").filter(|inner| {
         ["code", "innererror", "details"].iter().any(|name| inner.get(name).is_some_and(|v| !v.is_null()))
     });
     match inner {
-        Some(inner) => gather_leaves(inner, depth - 1, leaves),
-        None if details.is_none() => leaves.push(error.get("code")),
-        None => {}
+        Some(inner) => every_leaf(inner, depth - 1, holds),
+        None => details.is_some() || holds(error.get("code")),
     }
 }
 
