@@ -45,9 +45,11 @@ pub struct Entry {
     pub class: Class,
     /// What is right to do with it.
     pub remember: Remember,
+    /// The header fields of the answer.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: String,
     phase: Phase,
-    headers: HeaderMap,
-    body: String,
     request: Request,
 }
 
