@@ -13,7 +13,7 @@ use nevertwice_domain::fingerprint::Fingerprint;
 use nevertwice_domain::strike::LifePolicy;
 use nevertwice_store::sqlite::{SqliteOptions, SqliteStore};
 use nevertwice_store::{Recorded, RefusalStore};
-use nevertwice_testkit::{Answer, Gate, Gateway, Post, Reply, Upstream, r400, random_document};
+use nevertwice_testkit::{Answer, Gate, Gateway, Post, Reply, Setup, Upstream, r400, random_document};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -315,4 +315,40 @@ async fn mg_05_of_a_crowd_that_is_refused_at_once_none_is_replayed() {
         gateway.admin_post(RECOVER, &Value::Null).await;
     }
     settle(&gateway, requests as usize).await;
+}
+
+#[tokio::test]
+async fn mg_06_after_a_full_disk_every_good_document_goes_through_at_once() {
+    // what a real document service answers to good documents when its disk is full
+    let full = json!({ "detail": "Could not extract text: [Errno 2] No usable temporary directory found" });
+    for profile in ["status", "own"] {
+        let own = "profile: own\nabout: a profile that takes the text for a verdict\nrules:\n\
+                   - {rule: unreadable, status: 422, when: [{at: /detail, starts_with: Could not extract text}], class: content, remember: full}\n";
+        let upstream = Upstream::start().await;
+        let slots = [
+            ("UPSTREAM", format!("negative_cache: {{profile: {profile}}}")),
+            ("TOP", "profiles: [\"@DIR@/own.yaml\"]".to_owned()),
+        ];
+        let slots = slots.each_ref().map(|(name, lines)| (*name, lines.as_str()));
+        let yaml = Gateway::simple_yaml(&upstream.url(), &slots);
+        let gateway = Setup::new(&yaml).file("own.yaml", own).start().await;
+        assert_eq!(submit(&gateway, 0).await.status, 200);
+        let refusal = Reply::status(422).header("Content-Type", "application/json").body(full.to_string());
+        upstream.always(refusal);
+        for n in 1..=30 {
+            assert_eq!(submit(&gateway, n).await.status, 422);
+        }
+        assert!(is_on(&gateway).await);
+        upstream.always(Reply::status(200).body("text"));
+        let before = upstream.calls();
+        for n in 1..=30 {
+            let answer = submit(&gateway, n).await;
+            assert_eq!((answer.status, answer.is_hit()), (200, false), "{profile}: document {n}");
+        }
+        assert_eq!(upstream.calls() - before, 30);
+        assert!(!is_on(&gateway).await);
+        // what is still on its way out is suspect, and used for nothing
+        let (_, left) = gateway.admin_get("/admin/v1/refusals").await;
+        assert!(left["items"].as_array().into_iter().flatten().all(|item| item["suspect"] == true), "{left}");
+    }
 }
