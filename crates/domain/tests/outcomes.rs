@@ -16,7 +16,7 @@ fn pages() -> PathBuf {
 
 fn codes() -> BTreeSet<String> {
     let own = OwnCode::ALL.iter().map(|code| code.name());
-    UPSTREAM.into_iter().chain(own).map(str::to_owned).collect()
+    FAMILIES.into_iter().chain(own).map(str::to_owned).collect()
 }
 
 #[test]
