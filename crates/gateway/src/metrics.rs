@@ -1,6 +1,8 @@
 //! Every metric series of the gateway, with its labels and help text. Labels come from closed lists and configured names
 //! alone, `(none)` and `(unlisted)` beside them; the series of the memory exist only while the memory is on.
 
+mod by_status;
+
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -17,17 +19,12 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::lock::Lock;
+use by_status::{ByStatus, UpstreamStatus};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct UpstreamCode {
     upstream: Arc<str>,
     code: Arc<str>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct UpstreamStatus {
-    upstream: Arc<str>,
-    status: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -145,40 +142,6 @@ pub(crate) struct UpstreamMetrics {
     replays: Option<ByStatus>,
     would_replay: Option<ByStatus>,
     guard: Option<Gauge>,
-}
-
-/// One family of an upstream by status.
-struct ByStatus {
-    family: Family<UpstreamStatus, Counter>,
-    upstream: Arc<str>,
-    counters: Vec<(RefusalStatus, Counter)>,
-}
-
-impl ByStatus {
-    /// The series of these statuses are there from the start.
-    fn new(
-        family: &Family<UpstreamStatus, Counter>,
-        upstream: &Arc<str>,
-        statuses: &[RefusalStatus],
-    ) -> Self {
-        let (family, upstream) = (family.clone(), Arc::clone(upstream));
-        let mut all = Self { family, upstream, counters: Vec::new() };
-        all.counters = statuses.iter().map(|status| (*status, all.series(*status))).collect();
-        all
-    }
-
-    fn series(&self, status: RefusalStatus) -> Counter {
-        let label = UpstreamStatus { upstream: Arc::clone(&self.upstream), status: status.get() };
-        self.family.get_or_create_owned(&label)
-    }
-
-    fn count(&self, status: RefusalStatus) {
-        match self.counters.iter().find(|(s, _)| *s == status) {
-            Some((_, counter)) => counter.inc(),
-            // of a profile that was put in force later
-            None => self.series(status).inc(),
-        };
-    }
 }
 
 /// The handles of one tenant.
