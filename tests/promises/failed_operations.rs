@@ -121,7 +121,7 @@ async fn a_failure_that_is_not_the_documents_is_neither_remembered_nor_an_accept
         assert_live(&live, 200);
         assert_eq!(live.text(), failure("pipeline"));
     }
-    assert_eq!((entry_count(&gateway).await, not_recorded(&gateway, "unclassified").await), (1, 2.0));
+    assert_eq!((entry_count(&gateway).await, not_recorded(&gateway, "rule").await), (1, 2.0));
     upstream.always(answer(success()));
     send(&gateway, &DOC).await;
     assert_eq!((entry_count(&gateway).await, upstream.calls()), (0, 4));
@@ -220,11 +220,13 @@ async fn other_answers_are_not_looked_into() {
     let lines = settle(&gateway, 12).await;
     assert!(lines.iter().all(|line| line["code"] == "OK"), "{lines:#?}");
 
-    // and `application/problem+json; charset=utf-8` is JSON
-    let typed = Reply::status(200).header("Content-Type", "Application/Vnd.x+JSON ; charset=utf-8");
-    upstream.always(typed.body(failure("user_input")));
-    let live = send(&gateway, &DOC2).await;
-    assert_replay(&live, &send(&gateway, &DOC2).await);
+    // what says that it is JSON is
+    for kind in ["Application/Vnd.x+JSON ; charset=utf-8", "application/x-amz-json-1.1"] {
+        let document = random_document(kind.len() as u64, 200);
+        upstream.always(Reply::status(200).header("Content-Type", kind).body(failure("user_input")));
+        let live = send(&gateway, &document).await;
+        assert_replay(&live, &send(&gateway, &document).await);
+    }
 }
 
 #[tokio::test]
@@ -234,20 +236,51 @@ async fn without_a_profile_that_knows_failures_a_200_is_a_success() {
     upstream.always(answer(failure("user_input")));
     let live = send(&gateway, &DOC).await;
     assert_replay(&live, &send(&gateway, &DOC).await);
-    // what was remembered is used only as long as the profile would judge so
+    // what was remembered is used only as long as the profile would judge so: the key names its rules
     reconfigure(&mut gateway, DOCLING, STATUS).await;
-    assert_live(&send(&gateway, &DOC2).await, 200);
-    assert_eq!(entry_count(&gateway).await, 1, "it is kept to be seen");
+    for _ in 0..2 {
+        assert_live(&send(&gateway, &DOC).await, 200);
+    }
+    assert_eq!((upstream.calls(), entry_count(&gateway).await), (3, 1), "it is kept to be seen");
     assert!(!gateway.metrics().await.contains("status=\"200\""), "no series for what is not replayed");
     reconfigure(&mut gateway, STATUS, DOCLING).await;
     assert_replay(&live, &send(&gateway, &DOC).await);
-    assert_eq!(upstream.calls(), 2);
-    // an acceptance by the other profile removes it
-    reconfigure(&mut gateway, DOCLING, STATUS).await;
-    assert_live(&send(&gateway, &DOC).await, 200);
-    assert_eq!((upstream.calls(), entry_count(&gateway).await), (3, 0));
+    assert_eq!(upstream.calls(), 3);
     let lines = settle(&gateway, 5).await;
-    assert_eq!(codes(&lines), ["FAILED_HTTP_200", "REFUSED_HTTP_200", "OK", "REFUSED_HTTP_200", "OK"]);
+    assert_eq!(codes(&lines), ["FAILED_HTTP_200", "REFUSED_HTTP_200", "OK", "OK", "REFUSED_HTTP_200"]);
+}
+
+/// Rules that are put in force while it runs; what follows from them is there too.
+#[tokio::test]
+async fn failures_that_a_reload_brings_are_judged_from_then_on() {
+    let upstream = Upstream::start().await;
+    let own = |lines: &str| {
+        let rule = "{rule: never, status: 422, when: [{at: /x, is: y}], class: request, remember: never}";
+        format!("profile: own\nabout: ours\n{lines}- {rule}\n")
+    };
+    let rule = "{rule: bad, status: 200, when: [{at: /why, is: document}], class: content, remember: full}";
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("own.yaml");
+    std::fs::write(&file, own("rules:\n")).unwrap();
+    let profiles = format!("profiles: [\"{}\"]", file.display());
+    let slots = [("UPSTREAM", "negative_cache: {profile: own}"), ("TOP", profiles.as_str())];
+    let gateway = Gateway::with(&upstream.url(), &slots).await;
+    upstream.always(answer(json!({ "state": "failed", "why": "document" }).to_string()));
+    for _ in 0..2 {
+        assert_live(&send(&gateway, &DOC).await, 200);
+    }
+    let lines = format!("failures: [{{at: /state, is: failed}}]\nrules:\n- {rule}\n");
+    std::fs::write(&file, own(&lines)).unwrap();
+    let (status, done) = gateway.admin_post("/admin/v1/reload", &json!({})).await;
+    assert_eq!(status, 200, "{done}");
+    let live = send(&gateway, &DOC).await;
+    assert_live(&live, 200);
+    assert_replay(&live, &send(&gateway, &DOC).await);
+    assert_eq!(upstream.calls(), 3);
+    let replays = gateway.metric("gateway_negative_cache_refusals_total", &[NAME, ("status", "200")]).await;
+    assert_eq!((replays, &entries(&gateway, "").await[0]["rule"]), (1.0, &json!("bad")));
+    let lines = settle(&gateway, 4).await;
+    assert_eq!(codes(&lines), ["OK", "OK", "FAILED_HTTP_200", "REFUSED_HTTP_200"]);
 }
 
 /// One that is too long or too late for the memory: it streams, and is a success.

@@ -1,6 +1,7 @@
 //! Every metric series of the gateway, with its labels and help text. Labels come from closed lists and configured names
 //! alone, `(none)` and `(unlisted)` beside them; the series of the memory exist only while the memory is on.
 
+mod by_status;
 mod loop_breaker;
 
 use std::sync::atomic::{AtomicI64, AtomicU64};
@@ -19,6 +20,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::lock::Lock;
+use by_status::{ByStatus, UpstreamStatus};
 use loop_breaker::LoopBreakerFamilies;
 pub(crate) use loop_breaker::LoopBreakerMetrics;
 
@@ -26,12 +28,6 @@ pub(crate) use loop_breaker::LoopBreakerMetrics;
 struct UpstreamCode {
     upstream: Arc<str>,
     code: Arc<str>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct UpstreamStatus {
-    upstream: Arc<str>,
-    status: u16,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -129,40 +125,6 @@ pub(crate) struct UpstreamMetrics {
     replays: Option<ByStatus>,
     would_replay: Option<ByStatus>,
     guard: Option<Gauge>,
-}
-
-/// One family of an upstream by status.
-struct ByStatus {
-    family: Family<UpstreamStatus, Counter>,
-    upstream: Arc<str>,
-    counters: Vec<(RefusalStatus, Counter)>,
-}
-
-impl ByStatus {
-    /// The series of these statuses are there from the start.
-    fn new(
-        family: &Family<UpstreamStatus, Counter>,
-        upstream: &Arc<str>,
-        statuses: &[RefusalStatus],
-    ) -> Self {
-        let (family, upstream) = (family.clone(), Arc::clone(upstream));
-        let mut all = Self { family, upstream, counters: Vec::new() };
-        all.counters = statuses.iter().map(|status| (*status, all.series(*status))).collect();
-        all
-    }
-
-    fn series(&self, status: RefusalStatus) -> Counter {
-        let label = UpstreamStatus { upstream: Arc::clone(&self.upstream), status: status.get() };
-        self.family.get_or_create_owned(&label)
-    }
-
-    fn count(&self, status: RefusalStatus) {
-        match self.counters.iter().find(|(s, _)| *s == status) {
-            Some((_, counter)) => counter.inc(),
-            // of a profile that was put in force later
-            None => self.series(status).inc(),
-        };
-    }
 }
 
 /// The handles of one tenant.
@@ -537,8 +499,7 @@ mod tests {
     #[test]
     fn the_loop_breaker_has_no_series_before_one_is_on_and_few_then() {
         let metrics = Metrics::new(true);
-        let statuses: Vec<_> = nevertwice_domain::status::StatusSet::default().iter().collect();
-        metrics.upstream("ocr", 8, Some(&statuses));
+        metrics.upstream("ocr", 8, Some(&[]));
         assert!(!metrics.text().contains("loop_breaker"));
         let one = metrics.loop_breaker("ocr");
         for status in (429..=429).chain(500..=599) {

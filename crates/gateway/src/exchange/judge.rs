@@ -224,11 +224,11 @@ async fn judge_200(
     Ok(Answer { head, body: AnswerBody::Whole(bytes), meaning, at })
 }
 
-/// Whether the answer says that its body is JSON.
+/// Whether the answer says that its body is one JSON text. A type of many, which is a stream, is another one.
 fn is_json(headers: &HeaderMap) -> bool {
     let value = headers.get(header::CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
     let media = value.split(|b| *b == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
-    media == b"application/json" || media.ends_with(b"+json")
+    media == b"application/json" || media.ends_with(b"+json") || media.starts_with(b"application/x-amz-json-")
 }
 
 /// Whether what is too long to keep of a refusal can be kept without the values that the profile names.

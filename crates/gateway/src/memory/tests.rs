@@ -152,16 +152,8 @@ impl Bench {
         let (_, fence) = self.memory.recall(&Self::asked(n), &upstream, &self.guard).await;
         let now = self.clock.now();
         let entry = Entry { first_refused_at: now, recorded_at: now, ..samples::entry(n) };
-        self.memory
-            .record(
-                entry,
-                self.guard.rules.life.clone(),
-                &attempt,
-                fence,
-                &self.guard,
-                Instant::now() + LIMIT,
-            )
-            .await
+        let (life, until) = (self.guard.rules.life.clone(), Instant::now() + LIMIT);
+        self.memory.record(entry, life, &attempt, fence, &self.guard, until).await
     }
 
     async fn accept(&self, n: u64) {
