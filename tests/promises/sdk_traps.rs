@@ -233,6 +233,27 @@ async fn several_errors_are_a_verdict_only_where_all_of_them_are() {
 }
 
 #[tokio::test]
+async fn failed_operations_say_so_in_any_case() {
+    let upstream = Upstream::start().await;
+    let gateway = with_profiles(&upstream, &[DI], "").await;
+    let operation = |status: &str, code: &str| {
+        let error = json!({ "code": "InvalidRequest", "message": "m", "innererror": { "code": code, "message": "m" } });
+        refusal(200, json!({ "status": status, "createdDateTime": "2026-01-01T00:00:00Z", "error": error }))
+    };
+    let cases = vec![
+        (DI, operation("failed", "InvalidContent"), true),
+        (DI, operation("Failed", "InvalidContent"), true),
+        (DI, operation("FAILED", "InvalidContent"), true),
+        (DI, operation("Failed", "ContentSourceTimeout"), false),
+        (DI, operation("succeeded", "InvalidContent"), false),
+        (DI, operation("Running", "InvalidContent"), false),
+    ];
+    let requests = 3 * cases.len();
+    check(&gateway, &upstream, cases).await;
+    settle(&gateway, requests).await;
+}
+
+#[tokio::test]
 async fn a_conflict_is_never_remembered_by_a_profile_and_never_the_gateways_own() {
     const OPENAI: &str = "openai";
     const ANTHROPIC: &str = "anthropic";

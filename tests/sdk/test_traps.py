@@ -13,9 +13,9 @@ Which test holds which trap (`traps` are the tests here, `wire` is tests/promise
 | AWS names in a header, in JSON or in CBOR | wire: `sdk_traps`; rules: `names_of_aws_errors_*` |
 | codes that are numbers here and strings there | wire: `sdk_traps`; rules: `codes_are_compared_as_text` |
 | flat and wrapped bodies of one service | wire: `sdk_traps` |
-| `failed` and `Failed` | rules: `polls_that_failed_*`, `every_item_must_be_content` |
+| `failed` and `Failed` | wire: `sdk_traps`; rules: `polls_that_failed_*`, `every_item_must_be_content` |
 | several errors in one answer: all must be content | wire: `sdk_traps`; rules: `every_leaf_must_be_content` |
-| a body that is too large to keep | wire: `rule_27_*` |
+| an echo of the document makes a body too large to keep | wire: `reduced_bodies` |
 | what heals by itself: 401, 403, 404, models and accounts | wire: `rf_12_*`, `profiles` |
 | other URL, credential, tier, generation or rules | wire: `whatever_the_verdict_depended_on_*` |
 """

@@ -4,6 +4,7 @@
 //! status alone, or by rules that are data ([`Rule`]). Pure, and bounded in time and memory by the length of the answer.
 
 mod body;
+mod json;
 mod judge;
 mod pointer;
 mod reduce;
@@ -17,9 +18,9 @@ use http::HeaderMap;
 
 use crate::status::{RefusalStatus, StatusSet};
 
-pub(crate) use body::Body;
+pub(crate) use body::{Body, decode};
 pub use judge::{Explanation, Rules, Terms};
-pub use pointer::{NotAPointer, Pointer};
+pub use pointer::{NotAPointer, Pointer, Tree};
 pub use reduce::reduce;
 pub use request::{DocumentSearch, Phase, Reference, ReferenceSearch, RequestFacts};
 pub use rule::{

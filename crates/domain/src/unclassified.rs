@@ -7,8 +7,9 @@ mod rule;
 mod sample;
 
 use http::HeaderMap;
+use serde_json::Value;
 
-use crate::profile::{Body, Pointer};
+use crate::profile::{Body, Pointer, decode};
 
 pub use code::{Code, DEFAULT_POINTERS, NO_CODE, Place};
 pub use sample::SAMPLE_MAX_BYTES;
@@ -17,14 +18,23 @@ pub use sample::SAMPLE_MAX_BYTES;
 pub struct Refused<'a> {
     headers: &'a HeaderMap,
     /// `None` = it cannot be decoded.
-    body: Option<Body>,
+    body: Option<Decoded>,
+}
+
+/// A body without its content coding.
+struct Decoded {
+    text: Vec<u8>,
+    json: Option<Value>,
 }
 
 impl<'a> Refused<'a> {
     /// Reads it, as a judgement does.
     #[must_use]
     pub fn new(headers: &'a HeaderMap, body: &[u8]) -> Self {
-        Self { headers, body: Body::decode(headers, body).ok() }
+        let text = decode(headers, body).ok();
+        let body =
+            text.map(|text| Decoded { json: Body::read(headers, &text).value(), text: text.into_owned() });
+        Self { headers, body }
     }
 
     /// The error code: the first that stands at one of `pointers`, where the profile says that its service has them, or else
@@ -39,8 +49,8 @@ impl<'a> Refused<'a> {
     #[must_use]
     pub fn sample(&self) -> String {
         match &self.body {
-            Some(Body { json: Some(json), .. }) => sample::of_json(json),
-            Some(body) => sample::of_text(&String::from_utf8_lossy(body.text())),
+            Some(Decoded { json: Some(json), .. }) => sample::of_json(json),
+            Some(body) => sample::of_text(&String::from_utf8_lossy(&body.text)),
             None => String::new(),
         }
     }

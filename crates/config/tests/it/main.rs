@@ -6,6 +6,8 @@ use nevertwice_config::secret::Given;
 use nevertwice_config::{Loaded, from_text};
 
 mod example;
+mod holds;
+mod judged;
 mod keys;
 mod network;
 mod never_panics;

@@ -1,11 +1,14 @@
 //! An answer's body, decoded as far as rules look at it.
 
+use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::io::Read;
 
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use serde_json::Value;
+
+use super::json::Json;
 
 /// The most that a compressed body may grow to, in bytes. What is longer is not read.
 const DECODED_MAX: u64 = 1 << 20;
@@ -45,14 +48,6 @@ impl Media {
     }
 }
 
-/// The body as rules see it.
-pub(crate) struct Body {
-    bytes: Vec<u8>,
-    /// The JSON value, or what CBOR says in JSON's terms.
-    pub(crate) json: Option<Value>,
-    lower: OnceCell<Vec<u8>>,
-}
-
 /// Why a body cannot be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
@@ -62,27 +57,8 @@ pub(crate) enum Unreadable {
     Broken,
 }
 
-impl Body {
-    pub(crate) fn decode(headers: &HeaderMap, body: &[u8]) -> Result<Self, Unreadable> {
-        let bytes = decompress(headers, body)?;
-        let json = match Media::of(headers) {
-            Media::Cbor => ciborium::from_reader::<Value, _>(bytes.as_slice()).ok(),
-            _ => serde_json::from_slice(&bytes).ok(),
-        };
-        Ok(Self { bytes, json, lower: OnceCell::new() })
-    }
-
-    /// The text in lower case, for searches.
-    pub(super) fn lower(&self) -> &[u8] {
-        self.lower.get_or_init(|| self.bytes.to_ascii_lowercase())
-    }
-
-    pub(crate) fn text(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-fn decompress(headers: &HeaderMap, body: &[u8]) -> Result<Vec<u8>, Unreadable> {
+/// The body without its content coding.
+pub(crate) fn decode<'a>(headers: &HeaderMap, body: &'a [u8]) -> Result<Cow<'a, [u8]>, Unreadable> {
     let mut codings = headers
         .get_all(CONTENT_ENCODING)
         .iter()
@@ -94,7 +70,7 @@ fn decompress(headers: &HeaderMap, body: &[u8]) -> Result<Vec<u8>, Unreadable> {
         return Err(Unreadable::Coding);
     }
     match coding.as_deref() {
-        None => Ok(body.to_vec()),
+        None => Ok(Cow::Borrowed(body)),
         Some(b"gzip" | b"x-gzip") => bounded(flate2::read::MultiGzDecoder::new(body)),
         // RFC 9110 section 8.4.1.2: the zlib format
         Some(b"deflate") => bounded(flate2::read::ZlibDecoder::new(body)),
@@ -103,8 +79,40 @@ fn decompress(headers: &HeaderMap, body: &[u8]) -> Result<Vec<u8>, Unreadable> {
     }
 }
 
-fn bounded(reader: impl Read) -> Result<Vec<u8>, Unreadable> {
+/// A decoded body as rules see it.
+pub(crate) struct Body<'a> {
+    text: &'a [u8],
+    /// The JSON value, or what CBOR says in JSON's terms.
+    pub(super) json: Option<Json<'a>>,
+    lower: OnceCell<Vec<u8>>,
+}
+
+impl<'a> Body<'a> {
+    pub(crate) fn read(headers: &HeaderMap, text: &'a [u8]) -> Self {
+        let json = match Media::of(headers) {
+            Media::Cbor => ciborium::from_reader::<Value, _>(text).ok().map(Json::from),
+            _ => serde_json::from_slice(text).ok(),
+        };
+        Self { text, json, lower: OnceCell::new() }
+    }
+
+    /// The text in lower case, for searches.
+    pub(super) fn lower(&self) -> &[u8] {
+        self.lower.get_or_init(|| self.text.to_ascii_lowercase())
+    }
+
+    pub(super) fn text(&self) -> &'a [u8] {
+        self.text
+    }
+
+    /// The JSON value, for who keeps it.
+    pub(crate) fn value(&self) -> Option<Value> {
+        self.json.as_ref().map(Json::to_value)
+    }
+}
+
+fn bounded(reader: impl Read) -> Result<Cow<'static, [u8]>, Unreadable> {
     let mut out = Vec::new();
     reader.take(DECODED_MAX + 1).read_to_end(&mut out).map_err(|_| Unreadable::Broken)?;
-    if out.len() as u64 > DECODED_MAX { Err(Unreadable::Broken) } else { Ok(out) }
+    if out.len() as u64 > DECODED_MAX { Err(Unreadable::Broken) } else { Ok(Cow::Owned(out)) }
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
-use serde_json::Value;
 
-use super::body::{Body, Media, Unreadable};
-use super::pointer::Pointer;
+use super::body::{self, Body, Media, Unreadable};
+use super::json::Json;
+use super::pointer::{Pointer, Tree};
 use super::request::{Phase, Reference, RequestFacts};
 use super::rule::{Class, Condition, Dependency, Remember, Rule, Seen};
 use super::{Answer, Doubt, Judgement, NotRecorded, Profile, Verdict, check_head};
@@ -99,8 +99,8 @@ pub(super) fn decide(
     trail: &mut impl Trail,
 ) -> Decision {
     let failed = answer.status == StatusCode::OK;
-    let body = match Body::decode(answer.headers, answer.body) {
-        Ok(body) => body,
+    let text = match body::decode(answer.headers, answer.body) {
+        Ok(text) => text,
         Err(_) if failed => return accepted("a 200 whose body cannot be read is no failed operation"),
         Err(Unreadable::Coding) => {
             return not(
@@ -117,6 +117,7 @@ pub(super) fn decide(
             );
         }
     };
+    let body = Body::read(answer.headers, &text);
     let seen = Seen { request, headers: answer.headers, body: &body };
     if failed {
         let shape = rules.failures.iter().find(|shape| shape.holds(&seen));
@@ -208,7 +209,7 @@ fn by_rule(rule: &Arc<Rule>, terms: &Terms<'_>) -> Decision {
 }
 
 /// Whether something between the gateway and the service wrote the answer.
-fn intermediary(rules: &Rules, answer: &Answer<'_>, body: &Body) -> Option<Decision> {
+fn intermediary(rules: &Rules, answer: &Answer<'_>, body: &Body<'_>) -> Option<Decision> {
     let route = |why| Some(not(NotRecorded::Intermediary, Some(Class::Route), why));
     if answer.body.trim_ascii().is_empty() {
         return route("the body is empty: something in between answered");
@@ -218,19 +219,23 @@ fn intermediary(rules: &Rules, answer: &Answer<'_>, body: &Body) -> Option<Decis
         return route("the answer is an HTML page: something in between answered");
     }
     if rules.json_only
-        && (media == Media::Other || !matches!(body.json, Some(Value::Object(_) | Value::Array(_))))
+        && (media == Media::Other || !matches!(body.json, Some(Json::Object(_) | Json::Array(_))))
     {
         return route("the service answers with JSON, and this is none: something in between answered");
     }
-    let Some(Value::Object(object)) = &body.json else { return None };
-    if object.len() == 2 && object.contains_key("statusCode") && object.contains_key("message") {
+    let json = body.json.as_ref()?;
+    let Json::Object(members) = json else { return None };
+    const FRONT: [&str; 2] = ["statusCode", "message"];
+    if FRONT.iter().all(|name| json.member(name).is_some())
+        && members.iter().all(|(name, _)| FRONT.contains(&name.as_ref()))
+    {
         return route("the body is that of Azure API Management, in front of the service");
     }
     let problem = answer.headers.get(http::header::CONTENT_TYPE).is_some_and(|value| {
         value.as_bytes().len() >= 24
             && value.as_bytes()[..24].eq_ignore_ascii_case(b"application/problem+json")
     });
-    let kind = object.get("type").and_then(Value::as_str).unwrap_or_default();
+    let kind = json.member("type").and_then(Json::as_str).unwrap_or_default();
     if problem && kind.to_ascii_lowercase().contains("idempotency") {
         return route("the answer is about an idempotency key, not about the document");
     }

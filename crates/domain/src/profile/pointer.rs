@@ -86,13 +86,13 @@ impl Pointer {
 
     /// Whether `holds` for every value there, and there is one: a missing value is shown as `None`, an empty array or object
     /// behind `*` holds nothing.
-    pub(super) fn all(&self, value: &Value, holds: &mut dyn FnMut(Option<&Value>) -> bool) -> bool {
+    pub(super) fn all<T: Tree>(&self, value: &T, holds: &mut dyn FnMut(Option<&T>) -> bool) -> bool {
         all(&self.tokens, value, holds)
     }
 
     /// The first value there.
     #[must_use]
-    pub fn first<'v>(&self, value: &'v Value) -> Option<&'v Value> {
+    pub fn first<'t, T: Tree>(&self, value: &'t T) -> Option<&'t T> {
         first(&self.tokens, value)
     }
 }
@@ -119,12 +119,38 @@ fn unescape(token: &str) -> Result<String, NotAPointer> {
     Ok(out)
 }
 
-fn member<'v>(value: &'v Value, name: &str) -> Option<&'v Value> {
-    match value {
-        Value::Object(map) => map.get(name),
-        Value::Array(items) => items.get(index(name)?),
-        _ => None,
+/// What pointers point into.
+pub trait Tree: Sized {
+    /// The member of this name, if this is an object that has one.
+    fn member(&self, name: &str) -> Option<&Self>;
+
+    /// The items, if this is an array.
+    fn items(&self) -> &[Self];
+
+    /// Shows every item of an array, or every value of an object, until `look` says no. Whether it never did.
+    fn every<'t>(&'t self, look: &mut dyn FnMut(&'t Self) -> bool) -> bool;
+}
+
+impl Tree for Value {
+    fn member(&self, name: &str) -> Option<&Self> {
+        self.as_object()?.get(name)
     }
+
+    fn items(&self) -> &[Self] {
+        self.as_array().map_or(&[], Vec::as_slice)
+    }
+
+    fn every<'t>(&'t self, look: &mut dyn FnMut(&'t Self) -> bool) -> bool {
+        match self {
+            Self::Array(items) => items.iter().all(look),
+            Self::Object(map) => map.values().all(look),
+            _ => true,
+        }
+    }
+}
+
+fn child<'t, T: Tree>(value: &'t T, name: &str) -> Option<&'t T> {
+    value.member(name).or_else(|| value.items().get(index(name)?))
 }
 
 /// RFC 6901 section 4: no leading zeros.
@@ -135,31 +161,37 @@ fn index(name: &str) -> Option<usize> {
     name.parse().ok()
 }
 
-fn all(tokens: &[Token], value: &Value, holds: &mut dyn FnMut(Option<&Value>) -> bool) -> bool {
+fn all<T: Tree>(tokens: &[Token], value: &T, holds: &mut dyn FnMut(Option<&T>) -> bool) -> bool {
     match tokens.split_first() {
         None => holds(Some(value)),
-        Some((Token::Name(name), rest)) => match member(value, name) {
+        Some((Token::Name(name), rest)) => match child(value, name) {
             Some(inner) => all(rest, inner, holds),
             // behind a `*` that never comes there is nothing that could hold
             None => !rest.contains(&Token::Every) && holds(None),
         },
-        Some((Token::Every, rest)) => match value {
-            Value::Array(items) => !items.is_empty() && items.iter().all(|item| all(rest, item, holds)),
-            Value::Object(map) => !map.is_empty() && map.values().all(|item| all(rest, item, holds)),
-            _ => false,
-        },
+        Some((Token::Every, rest)) => {
+            let mut some = false;
+            let all = value.every(&mut |item| {
+                some = true;
+                all(rest, item, holds)
+            });
+            all && some
+        }
     }
 }
 
-fn first<'v>(tokens: &[Token], value: &'v Value) -> Option<&'v Value> {
+fn first<'t, T: Tree>(tokens: &[Token], value: &'t T) -> Option<&'t T> {
     match tokens.split_first() {
         None => Some(value),
-        Some((Token::Name(name), rest)) => first(rest, member(value, name)?),
-        Some((Token::Every, rest)) => match value {
-            Value::Array(items) => items.iter().find_map(|item| first(rest, item)),
-            Value::Object(map) => map.values().find_map(|item| first(rest, item)),
-            _ => None,
-        },
+        Some((Token::Name(name), rest)) => first(rest, child(value, name)?),
+        Some((Token::Every, rest)) => {
+            let mut found = None;
+            value.every(&mut |item| {
+                found = first(rest, item);
+                found.is_none()
+            });
+            found
+        }
     }
 }
 

@@ -3,14 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName};
-use memchr::memmem::Finder;
-use serde_json::Value;
-
 use super::body::Body;
-use super::pointer::Pointer;
+use super::json::Json;
+use super::pointer::{Pointer, Tree};
 use super::request::{Phase, RequestFacts};
 use crate::status::RefusalStatus;
+use http::{HeaderMap, HeaderName};
+use memchr::memmem::Finder;
 
 /// Makes a closed list of words from an enum.
 macro_rules! words {
@@ -237,7 +236,7 @@ impl Needle {
 pub(super) struct Seen<'a> {
     pub(super) request: &'a RequestFacts,
     pub(super) headers: &'a HeaderMap,
-    pub(super) body: &'a Body,
+    pub(super) body: &'a Body<'a>,
 }
 
 /// The deepest chain of inner errors that is followed.
@@ -277,7 +276,7 @@ impl Condition {
             Source::Leaves(pointer) => json.and_then(|json| pointer.first(json)).map(|error| {
                 let mut leaves = Vec::new();
                 every_leaf(error, LEAVES_DEPTH, &mut |leaf| {
-                    leaves.push(leaf.map_or("nothing".to_owned(), Value::to_string));
+                    leaves.push(leaf.map_or("nothing".to_owned(), ToString::to_string));
                     true
                 });
                 leaves.join(", ")
@@ -295,9 +294,9 @@ impl Condition {
 }
 
 /// The name of an AWS error, without namespace and address.
-fn aws_error<'a>(headers: &'a HeaderMap, json: Option<&'a Value>) -> Option<&'a str> {
+fn aws_error<'a>(headers: &'a HeaderMap, json: Option<&'a Json<'_>>) -> Option<&'a str> {
     let header = headers.get("x-amzn-errortype").and_then(|value| value.to_str().ok());
-    let member = |name| json.and_then(|json| json.get(name)).and_then(Value::as_str);
+    let member = |name| json.and_then(|json| json.member(name)).and_then(Json::as_str);
     let whole = header.or_else(|| member("__type")).or_else(|| member("code"))?;
     let name = whole.rsplit('#').next().unwrap_or(whole);
     Some(name.split(':').next().unwrap_or(name).trim())
@@ -305,36 +304,40 @@ fn aws_error<'a>(headers: &'a HeaderMap, json: Option<&'a Value>) -> Option<&'a 
 
 /// Whether `holds` for the codes of all of an error's leaves, of which there is at least one: of the items of `details`, and of
 /// the innermost `innererror`; else its own. Asks no further than the first that it does not hold for.
-fn every_leaf(error: &Value, depth: usize, holds: &mut dyn FnMut(Option<&Value>) -> bool) -> bool {
+fn every_leaf<'j>(
+    error: &'j Json<'j>,
+    depth: usize,
+    holds: &mut dyn FnMut(Option<&'j Json<'j>>) -> bool,
+) -> bool {
     if depth == 0 {
         // so deep that nobody knows: no test for a code holds
         return holds(None);
     }
-    let details = error.get("details").and_then(Value::as_array).filter(|details| !details.is_empty());
-    if !details.into_iter().flatten().all(|detail| every_leaf(detail, depth - 1, holds)) {
+    let details = error.member("details").map_or(&[][..], Json::items);
+    if !details.iter().all(|detail| every_leaf(detail, depth - 1, holds)) {
         return false;
     }
-    let inner = error.get("innererror").filter(|inner| {
-        ["code", "innererror", "details"].iter().any(|name| inner.get(name).is_some_and(|v| !v.is_null()))
+    let inner = error.member("innererror").filter(|inner| {
+        ["code", "innererror", "details"].iter().any(|name| inner.member(name).is_some_and(|v| !v.is_null()))
     });
     match inner {
         Some(inner) => every_leaf(inner, depth - 1, holds),
-        None => details.is_some() || holds(error.get("code")),
+        None => !details.is_empty() || holds(error.member("code")),
     }
 }
 
 impl Test {
-    fn holds(&self, value: Option<&Value>) -> bool {
+    fn holds(&self, value: Option<&Json<'_>>) -> bool {
         match value {
-            None | Some(Value::Null) => match self {
+            None | Some(Json::Null) => match self {
                 Self::Absent => true,
                 Self::Is { wanted, .. } => value.is_some() && wanted.contains(&Wanted::Null),
                 _ => false,
             },
-            Some(Value::String(text)) => self.holds_text(text.as_bytes(), None),
-            Some(Value::Number(number)) => self.holds_text(number.to_string().as_bytes(), None),
-            Some(Value::Bool(word)) => self.holds_text(if *word { b"true" } else { b"false" }, None),
-            Some(Value::Array(_) | Value::Object(_)) => matches!(self, Self::Present),
+            Some(Json::Text(text)) => self.holds_text(text.as_bytes(), None),
+            Some(Json::Number(number)) => self.holds_text(number.to_string().as_bytes(), None),
+            Some(Json::Bool(word)) => self.holds_text(if *word { b"true" } else { b"false" }, None),
+            Some(Json::Array(_) | Json::Object(_)) => matches!(self, Self::Present),
         }
     }
 

@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-use crate::profile::Body;
-
+use super::Decoded;
 use super::code::{Code, Place};
 use super::mask::{Piece, pieces};
 
@@ -39,12 +38,12 @@ pub(super) fn for_code(status: u16, code: &Code, profile: &str) -> String {
     text(&name(&code.value), status, &test, "code", profile)
 }
 
-pub(super) fn for_message(status: u16, body: &Body, profile: &str) -> Option<String> {
+pub(super) fn for_message(status: u16, body: &Decoded, profile: &str) -> Option<String> {
     let (place, message) = match &body.json {
         Some(json) => MESSAGES
             .iter()
             .find_map(|pointer| Some(((*pointer).to_owned(), json.pointer(pointer)?.as_str()?.to_owned())))?,
-        None => ("text".to_owned(), String::from_utf8_lossy(body.text()).into_owned()),
+        None => ("text".to_owned(), String::from_utf8_lossy(&body.text).into_owned()),
     };
     let part = part(&message)?;
     let words: Vec<&str> =
