@@ -76,5 +76,5 @@ fuzz_target!(|data: &[u8]| {
         request_type: pick(&TYPES, *request_type),
         request,
     };
-    holds::judged(pick(&LOADED, *profile), &said);
+    holds::judged(&LOADED[usize::from(*profile) % LOADED.len()], &said);
 });

@@ -1,4 +1,5 @@
 //! Whatever an upstream answers and whatever an operator writes: no panic, and no status on the rail is a verdict.
+#![expect(clippy::unwrap_used, reason = "test")]
 
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
