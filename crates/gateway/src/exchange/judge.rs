@@ -159,8 +159,12 @@ async fn facts(call: &Call, profile: &Profile, until: Instant) -> RequestFacts {
     if profile.references().is_empty() {
         return facts;
     }
-    let mut search = ReferenceSearch::new(profile.references(), content_type.map(HeaderValue::as_bytes));
+    let value = content_type.map(HeaderValue::as_bytes);
+    let mut search = ReferenceSearch::new(profile.references(), profile.documents(), value);
     search.query(call.plan.path.query().unwrap_or_default().as_bytes());
+    if call.is_opaque {
+        search.unreadable();
+    }
     facts.reference = match &call.body {
         CallBody::Document(document) => {
             let read = tokio::time::timeout_at(until.into(), document.search(&mut search));
@@ -179,10 +183,18 @@ impl Document {
     /// Looks for references in a form's fields, or in the body.
     async fn search(&self, search: &mut ReferenceSearch<'_>) -> io::Result<()> {
         if self.form {
-            match &self.values {
-                Some(names) => names.iter().for_each(|name| search.field(name)),
-                None => search.more_fields(),
+            let Some(values) = &self.values else {
+                search.unreadable();
+                return Ok(());
+            };
+            for (name, range) in values {
+                search.field(name);
+                let piece = |bytes: &[u8]| {
+                    search.feed(bytes);
+                };
+                self.body.visit(std::slice::from_ref(range), piece).await?;
             }
+            search.fields_end();
             return Ok(());
         }
         self.read(|chunk| search.feed(chunk)).await
