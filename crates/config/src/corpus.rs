@@ -136,7 +136,7 @@ impl Entry {
                 ..SavedRequest::default()
             },
         };
-        let facts = request.facts(self.phase, profile.references());
+        let facts = request.facts(self.phase, profile);
         let answer = Answer { status: self.status, headers: &self.headers, body: self.body.as_bytes() };
         profile.explain(&facts, &answer, &Terms::default())
     }

@@ -105,7 +105,7 @@ pub fn run(verdict: &Verdict) -> Result<Exit, Failure> {
         content_type: verdict.request_type.as_deref(),
         body: body.as_deref(),
     };
-    let facts = request.facts(verdict.phase.unwrap_or_default(), profile.references());
+    let facts = request.facts(verdict.phase.unwrap_or_default(), &profile);
     let answer = Answer { status, headers: &saved.headers, body: &saved.body };
     let explanation = profile.explain(&facts, &answer, &Terms::default());
     print::line(&if verdict.json {

@@ -17,6 +17,8 @@ use crate::raw::read::{At, OneOrMany, Whole};
 
 /// The most rules of one profile, with those that it extends.
 const RULES_MAX: usize = 1000;
+/// The most keys that name a request's input, with those of the profile it extends.
+const REFERENCES_MAX: usize = 128;
 /// The longest text in a profile that is compared, in bytes.
 const TEXT_MAX: usize = 1000;
 
@@ -74,8 +76,8 @@ pub(super) fn check(
     };
     let mut rules = Rules {
         json_only,
-        references: keys(raw.references.as_ref(), found),
-        documents: keys(raw.documents.as_ref(), found),
+        references: keys(raw.references.as_ref(), true, found),
+        documents: keys(raw.documents.as_ref(), false, found),
         codes: pointers(raw.codes.as_ref(), found),
         failures: conditions(raw.failures.as_ref(), found),
         reduce: pointers(raw.reduce.as_ref(), found),
@@ -107,6 +109,10 @@ pub(super) fn check(
         rules.failures.extend(base.failures);
         rules.reduce.extend(base.reduce);
         rules.rules.extend(base.rules);
+    }
+    if rules.references.len() > REFERENCES_MAX {
+        let cause = format!("there are more than {REFERENCES_MAX} keys in `references`");
+        found.error(place, cause, "leave some out");
     }
     if rules.rules.len() > RULES_MAX {
         found.error(place, format!("there are more than {RULES_MAX} rules"), "leave some out");
@@ -141,7 +147,8 @@ fn texts(list: Option<&At<OneOrMany<String>>>) -> impl Iterator<Item = &At<Strin
     list.into_iter().flat_map(|list| &list.value.0)
 }
 
-fn keys(list: Option<&At<OneOrMany<String>>>, found: &mut Findings) -> Vec<Box<str>> {
+/// `parents` = whether `PARENT/KEY` has a meaning here.
+fn keys(list: Option<&At<OneOrMany<String>>>, parents: bool, found: &mut Findings) -> Vec<Box<str>> {
     let mut keys = Vec::new();
     for At { value: key, place } in texts(list) {
         if key.is_empty() || key.len() > 64 || key.bytes().any(|b| b.is_ascii_control()) {
@@ -152,6 +159,9 @@ fn keys(list: Option<&At<OneOrMany<String>>>, found: &mut Findings) -> Vec<Box<s
                 "this is a pointer, not a key",
                 "write the last key alone; it counts at any depth",
             );
+        } else if key.ends_with('/') || key.matches('/').count() > usize::from(parents) {
+            let cure = if parents { "write `KEY` or `PARENT/KEY`" } else { "write the last key alone" };
+            found.error(place, "this is not a key", cure);
         }
         keys.push(key.as_str().into());
     }

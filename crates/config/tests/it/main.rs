@@ -22,6 +22,7 @@ mod texts;
 mod unclassified;
 mod upstreams;
 mod verdicts;
+mod wrong_verdicts;
 
 /// The least configuration that holds.
 const LEAST: &str = "upstreams:\n  - name: a\n    base_url: http://127.0.0.1:9001\n    sync_paths: [/x]\n";

@@ -283,7 +283,7 @@ fn a_request_that_names_its_input_is_never_remembered() {
     let profile = profile(&format!("references: [urlSource, file_id]\n{CONTENT}"));
     let bad = said(400, r#"{"code":"BAD"}"#);
     let with = |content_type: &str, body: &str| {
-        let mut search = ReferenceSearch::new(profile.references(), Some(content_type.as_bytes()));
+        let mut search = ReferenceSearch::new(profile.references(), &[], Some(content_type.as_bytes()));
         search.feed(body.as_bytes());
         let request = RequestFacts { reference: search.finish(), ..RequestFacts::default() };
         let explained = explain_to(&profile, &request, &bad);

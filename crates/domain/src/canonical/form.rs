@@ -65,8 +65,9 @@ pub struct Form {
     pub empty: bool,
     /// How to rewrite the body before it is sent. Always empty with [`FileNameRule::Keyed`].
     pub edits: Vec<Edit>,
-    /// The names of the parts that are no files and say anything, in order; `None` when they are too many or too long to keep.
-    pub values: Option<Vec<Vec<u8>>>,
+    /// The names of the parts that are no files and say anything, and where in the body, as it was fed, what they say is, in order;
+    /// `None` when they are too many or too long to keep.
+    pub values: Option<Vec<(Vec<u8>, Range<u64>)>>,
 }
 
 /// A replacement in the body. The edits of a form are in rising order, do not overlap and count in bytes of the body as it
@@ -132,7 +133,7 @@ pub struct FormReader {
     name: Vec<u8>,
     files: Vec<Range<u64>>,
     edits: Vec<Edit>,
-    values: Option<Vec<Vec<u8>>>,
+    values: Option<Vec<(Vec<u8>, Range<u64>)>>,
 }
 
 impl FormReader {
@@ -300,7 +301,8 @@ impl FormReader {
                     let name = std::mem::take(&mut self.name);
                     self.values =
                         self.values.take().filter(|v| v.len() < MAX_VALUES && name.len() <= MAX_VALUE_NAME);
-                    self.values.iter_mut().for_each(|values| values.push(name.clone()));
+                    let content = self.content_at..self.content_at + self.region_length;
+                    self.values.iter_mut().for_each(|values| values.push((name.clone(), content.clone())));
                 }
                 self.close_region(TAG_CONTENT);
             }

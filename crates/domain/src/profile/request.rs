@@ -50,11 +50,21 @@ const INLINE: &[u8] = b"data:";
 /// Looks for references in a request, piece by piece.
 #[derive(Debug)]
 pub struct ReferenceSearch<'k> {
-    keys: &'k [Box<str>],
+    keys: Keys<'k>,
     found: Option<Reference>,
     reading: Reading,
+    /// The type promises keys and values, in a form that is not read here unless it is JSON.
+    structured: bool,
     /// What the text under a key of ours says so far.
     said: Vec<u8>,
+}
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug)]
+struct Keys<'k> {
+    keys: &'k [Box<str>],
+    /// Of these the ones that carry the document or name it.
+    documents: &'k [Box<str>],
 }
 
 #[derive(Debug)]
@@ -69,15 +79,14 @@ enum Reading {
 }
 
 impl<'k> ReferenceSearch<'k> {
-    /// A search for these keys, in the body of a request with this content type.
+    /// A search for these keys, in the body of a request with this content type. A key that is one of `documents` too carries
+    /// the document in base64 or names it: what base64 cannot say is a name.
     #[must_use]
-    pub fn new(keys: &'k [Box<str>], content_type: Option<&[u8]>) -> Self {
-        let urlencoded = content_type.is_some_and(|value| {
-            let value = value.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
-            value.eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
-        });
-        let reading = if urlencoded { Reading::Pairs(Pairs::default()) } else { Reading::Start };
-        Self { keys, found: None, reading, said: Vec::new() }
+    pub fn new(keys: &'k [Box<str>], documents: &'k [Box<str>], content_type: Option<&[u8]>) -> Self {
+        let kind = Kind::of(content_type.unwrap_or_default());
+        let reading = if kind == Kind::Pairs { Reading::Pairs(Pairs::default()) } else { Reading::Start };
+        let structured = kind == Kind::Structured;
+        Self { keys: Keys { keys, documents }, found: None, reading, structured, said: Vec::new() }
     }
 
     /// A query, without the `?`.
@@ -87,15 +96,32 @@ impl<'k> ReferenceSearch<'k> {
         pairs.end(self.keys, &mut self.found);
     }
 
-    /// The name of a form field that holds a value and not a file.
+    /// A form field that holds a value and not a file. What is fed next is the value; a JSON text in it is looked into.
     pub fn field(&mut self, name: &[u8]) {
-        if let Some(key) = self.keys.iter().find(|key| key.as_bytes() == name) {
+        self.field_ends();
+        self.reading = Reading::Start;
+        self.structured = false;
+        if let Some(key) = self.keys.of_field(name) {
             self.found.get_or_insert_with(|| Reference::Named(key.clone()));
         }
     }
 
-    /// There are more form fields than were told.
-    pub fn more_fields(&mut self) {
+    /// A value that only looked like JSON, or is cut off, is a text.
+    fn field_ends(&mut self) {
+        if matches!(self.reading, Reading::Json(_)) {
+            self.found.take_if(|found| *found == Reference::Unsure);
+        }
+        self.said.clear();
+    }
+
+    /// There are no more form fields.
+    pub fn fields_end(&mut self) {
+        self.field_ends();
+        self.reading = Reading::Opaque;
+    }
+
+    /// The body is not what its type says, or cannot be read: it may say anything.
+    pub fn unreadable(&mut self) {
         self.found.get_or_insert(Reference::Unsure);
     }
 
@@ -108,13 +134,18 @@ impl<'k> ReferenceSearch<'k> {
                     bytes = &bytes[begin..];
                     self.reading = Reading::Json(Json::default());
                 }
-                Some(Err(NotJson)) => self.reading = Reading::Opaque,
+                Some(Err(NotJson)) => {
+                    self.reading = Reading::Opaque;
+                    if self.structured {
+                        self.unreadable();
+                    }
+                }
             }
         }
         match &mut self.reading {
             Reading::Json(json) => {
                 let mut finder = Finder { keys: self.keys, found: &mut self.found, said: &mut self.said };
-                json.feed(bytes, self.keys, &mut finder);
+                json.feed(bytes, self.keys.keys, &mut finder);
             }
             Reading::Pairs(pairs) => pairs.feed(bytes, self.keys, &mut self.found),
             Reading::Start | Reading::Opaque => return false,
@@ -138,34 +169,90 @@ impl<'k> ReferenceSearch<'k> {
 }
 
 struct Finder<'s> {
-    keys: &'s [Box<str>],
+    keys: Keys<'s>,
     found: &'s mut Option<Reference>,
     said: &'s mut Vec<u8>,
 }
 
 impl Values for Finder<'_> {
     fn text(&mut self, _: usize, piece: &[u8]) {
+        let piece = if self.said.is_empty() { piece.trim_ascii_start() } else { piece };
         let room = KEY_MAX.saturating_sub(self.said.len());
         self.said.extend_from_slice(&piece[..piece.len().min(room)]);
     }
 
     fn text_ends(&mut self, key: usize) {
-        if names(self.said) {
+        if self.keys.names(key, self.said) {
             self.number(key);
         }
         self.said.clear();
     }
 
     fn number(&mut self, key: usize) {
-        *self.found = self.keys.get(key).map(|key| Reference::Named(key.clone()));
+        *self.found = self.keys.keys.get(key).map(|key| Reference::Named(key.clone()));
     }
 
-    fn too_deep(&mut self) {
+    fn lost(&mut self) {
         *self.found = Some(Reference::Unsure);
     }
 
     fn done(&self) -> bool {
         self.found.is_some()
+    }
+}
+
+impl<'k> Keys<'k> {
+    /// Whether the value of a key names something. One that may carry the document as well does not where it is base64.
+    fn names(&self, key: usize, value: &[u8]) -> bool {
+        let base64 = |b: &u8| b.is_ascii_alphanumeric() || b"+/=-_ \t\r\n".contains(b);
+        let carries = |key: &Box<str>| self.documents.contains(key);
+        names(value) && !(self.keys.get(key).is_some_and(carries) && value.iter().all(base64))
+    }
+
+    /// The key that a field of a form or a query is: frameworks write those of nested values as `a[b]`, `a.b` and `b[]`.
+    fn of_field(&self, name: &[u8]) -> Option<&'k Box<str>> {
+        let of = |name: &[u8]| self.keys.iter().find(|key| key.as_bytes().eq_ignore_ascii_case(name));
+        let mut last = name;
+        while let Some(open) = last.strip_suffix(b"]").and_then(|rest| rest.iter().rposition(|b| *b == b'['))
+        {
+            let inner = &last[open + 1..last.len() - 1];
+            if !inner.iter().all(u8::is_ascii_digit) {
+                return of(name).or_else(|| of(inner));
+            }
+            last = &last[..open];
+        }
+        let last = last.rsplit(|b| *b == b'.').next().unwrap_or(last);
+        of(name).or_else(|| of(last))
+    }
+}
+
+/// What a content type says of the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// `application/x-www-form-urlencoded`.
+    Pairs,
+    /// Keys and values in some form.
+    Structured,
+    /// A document, or nothing is said.
+    Other,
+}
+
+impl Kind {
+    fn of(content_type: &[u8]) -> Self {
+        let value = content_type.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
+        let value = value.to_ascii_lowercase();
+        let has = |word: &str| memchr::memmem::find(&value, word.as_bytes()).is_some();
+        // a form that could be read as one is not read here
+        let structured = value.starts_with(b"multipart/")
+            || !value.starts_with(b"image/")
+                && (value.ends_with(b"/xml")
+                    || value.ends_with(b"+xml")
+                    || ["json", "cbor", "msgpack", "protobuf", "grpc", "yaml"].into_iter().any(has));
+        match value.as_slice() {
+            b"application/x-www-form-urlencoded" => Self::Pairs,
+            _ if structured => Self::Structured,
+            _ => Self::Other,
+        }
     }
 }
 
@@ -176,6 +263,9 @@ fn names(value: &[u8]) -> bool {
     !value.is_empty() && !inline
 }
 
+/// The most of a value in a query or an urlencoded form that is looked at, in bytes as it is written.
+const VALUE_MAX: usize = 4096;
+
 /// `name=value&...`, as in a query or an urlencoded form.
 #[derive(Debug, Default)]
 struct Pairs {
@@ -184,25 +274,38 @@ struct Pairs {
 }
 
 impl Pairs {
-    fn feed(&mut self, bytes: &[u8], keys: &[Box<str>], found: &mut Option<Reference>) {
+    fn feed(&mut self, bytes: &[u8], keys: Keys<'_>, found: &mut Option<Reference>) {
         for byte in bytes {
             match (byte, &mut self.value) {
                 (b'&', _) => self.end(keys, found),
                 (b'=', value @ None) => *value = Some(Vec::new()),
                 (_, None) if self.name.len() <= 3 * KEY_MAX => self.name.push(*byte),
-                (_, Some(value)) if value.len() <= 3 * KEY_MAX => value.push(*byte),
+                (_, Some(value)) if value.len() <= VALUE_MAX => value.push(*byte),
                 _ => {}
             }
         }
     }
 
-    fn end(&mut self, keys: &[Box<str>], found: &mut Option<Reference>) {
+    fn end(&mut self, keys: Keys<'_>, found: &mut Option<Reference>) {
         let (name, value) = (std::mem::take(&mut self.name), self.value.take());
-        let (name, value) = (unescape(&name), value.map(|value| unescape(&value).into_owned()));
-        if let Some(key) = keys.iter().find(|key| key.as_bytes() == &*name)
-            && value.is_some_and(|value| names(&value))
+        let name = unescape(&name);
+        let value = value.unwrap_or_default();
+        let cut = value.len() > VALUE_MAX;
+        let value = unescape(&value);
+        if let Some(key) = keys.of_field(&name)
+            && names(&value)
         {
             found.get_or_insert_with(|| Reference::Named(key.clone()));
+        }
+        if let Some(Ok(begin)) = json_begins(&value) {
+            let mut inner = ReferenceSearch::new(keys.keys, keys.documents, None);
+            inner.feed(&value[begin..]);
+            // what only looked like JSON is a text
+            match inner.found.filter(|found| *found != Reference::Unsure) {
+                Some(named) => *found = found.take().or(Some(named)),
+                None if cut => *found = found.take().or(Some(Reference::Unsure)),
+                None => {}
+            }
         }
     }
 }

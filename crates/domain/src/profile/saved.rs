@@ -1,5 +1,8 @@
 //! What rules want to know of a request that somebody saved, or told of in part.
 
+use std::ops::Range;
+
+use super::Profile;
 use super::request::{Phase, ReferenceSearch, RequestFacts};
 use crate::canonical::fields::MediaType;
 use crate::canonical::form::{FileNameRule, FormReader};
@@ -22,32 +25,39 @@ impl SavedRequest<'_> {
     /// The facts, as the gateway would learn them. A request whose body is known and whose type is not had none; one of which
     /// neither is known carried a document.
     #[must_use]
-    pub fn facts(&self, phase: Phase, references: &[Box<str>]) -> RequestFacts {
+    pub fn facts(&self, phase: Phase, profile: &Profile) -> RequestFacts {
         let content_type = match (self.content_type, self.body) {
             (Some(""), _) | (None, Some(_)) => None,
             (Some(value), _) => Some(value),
             (None, None) => Some(ASSUMED),
         };
         let value = content_type.map(str::as_bytes);
-        let mut search = ReferenceSearch::new(references, value);
+        let mut search = ReferenceSearch::new(profile.references(), profile.documents(), value);
         if let Some((_, query)) = self.path.and_then(|path| path.split_once('?')) {
             search.query(query.as_bytes());
         }
         let body = self.body.unwrap_or_default();
         match value.and_then(MediaType::boundary_of).and_then(|boundary| values_of_form(&boundary, body)) {
-            Some(Some(names)) => names.iter().for_each(|name| search.field(name)),
-            Some(None) => search.more_fields(),
+            Some(Some(values)) => {
+                for (name, range) in values {
+                    search.field(&name);
+                    let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+                    search.feed(body.get(place(range.start)..place(range.end)).unwrap_or_default());
+                }
+                search.fields_end();
+            }
+            Some(None) => search.unreadable(),
             None => {
                 search.feed(body);
             }
         }
-        let reference = if references.is_empty() { None } else { search.finish() };
+        let reference = if profile.references().is_empty() { None } else { search.finish() };
         RequestFacts { phase, content_type: content_type.map(ToOwned::to_owned), reference }
     }
 }
 
-/// The names of a form's parts that are no files, if they are not too many; `None` when this is no strict form.
-fn values_of_form(boundary: &[u8], body: &[u8]) -> Option<Option<Vec<Vec<u8>>>> {
+/// The names of a form's parts that are no files, and where they are, if they are not too many; `None` when this is no strict form.
+fn values_of_form(boundary: &[u8], body: &[u8]) -> Option<Option<Vec<(Vec<u8>, Range<u64>)>>> {
     let mut reader = FormReader::new(boundary, FileNameRule::Keyed);
     reader.feed(body);
     reader.finish().ok().map(|form| form.values)
@@ -56,11 +66,12 @@ fn values_of_form(boundary: &[u8], body: &[u8]) -> Option<Option<Vec<Vec<u8>>>> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::Reference;
+    use crate::profile::{Reference, Rules};
 
     fn facts(path: Option<&str>, content_type: Option<&str>, body: Option<&str>) -> RequestFacts {
         let request = SavedRequest { path, content_type, body: body.map(str::as_bytes) };
-        request.facts(Phase::Submit, &["url".into(), "file_id".into()])
+        let rules = Rules { references: vec!["url".into(), "file_id".into()], ..Rules::default() };
+        request.facts(Phase::Submit, &Profile::new("x", rules))
     }
 
     #[test]
@@ -86,7 +97,10 @@ mod tests {
         let multipart = Some("multipart/form-data; boundary=b");
         assert_eq!(facts(None, multipart, Some(&form("name=\"url\""))).reference, named("url"));
         assert_eq!(facts(None, multipart, Some(&form("name=\"url\"; filename=\"a.pdf\""))).reference, None);
+        let json =
+            "--b\r\nContent-Disposition: form-data; name=\"o\"\r\n\r\n{\"file_id\":\"x\"}\r\n--b--\r\n";
+        assert_eq!(facts(None, multipart, Some(json)).reference, named("file_id"));
         let none = SavedRequest { body: Some(b"{\"url\":\"https://a\"}"), ..SavedRequest::default() };
-        assert_eq!(none.facts(Phase::Poll, &[]).reference, None);
+        assert_eq!(none.facts(Phase::Poll, &Profile::status()).reference, None);
     }
 }

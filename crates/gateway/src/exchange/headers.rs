@@ -116,6 +116,16 @@ pub(super) fn guarded(client: &HeaderMap, key_headers: &[HeaderName], trace: &Tr
     out
 }
 
+/// Whether a request's body is in a content coding, or is said to be of several types.
+pub(super) fn is_opaque(headers: &HeaderMap) -> bool {
+    let plain = |value: &HeaderValue| {
+        let coding = value.as_bytes().trim_ascii();
+        coding.is_empty() || coding.eq_ignore_ascii_case(b"identity")
+    };
+    !headers.get_all(header::CONTENT_ENCODING).iter().all(plain)
+        || headers.get_all(header::CONTENT_TYPE).iter().count() > 1
+}
+
 /// The fields of a request that passes without the memory: the client's, by plain proxy rules.
 pub(super) fn passing(
     client: &HeaderMap,

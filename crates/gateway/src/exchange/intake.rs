@@ -38,8 +38,8 @@ pub(super) struct Document {
     pub(super) ranges: Vec<Range<u64>>,
     /// Whether the body was read as a form.
     pub(super) form: bool,
-    /// The names of a form's parts that are no files; `None` when they are too many to tell.
-    pub(super) values: Option<Vec<Vec<u8>>>,
+    /// The names of a form's parts that are no files, and where they are; `None` when they are too many to tell.
+    pub(super) values: Option<Vec<(Vec<u8>, Range<u64>)>>,
 }
 
 impl Document {

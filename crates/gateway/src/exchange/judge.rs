@@ -35,6 +35,8 @@ pub(crate) struct Answer {
     pub(super) head: response::Parts,
     pub(super) body: AnswerBody,
     pub(super) meaning: Meaning,
+    /// What is left of a body that is too long to keep, without what the profile says may go: that is judged, and kept.
+    pub(super) reduced: Option<Bytes>,
     /// When the head arrived.
     pub(super) at: Instant,
 }
@@ -87,7 +89,13 @@ pub(super) async fn judge(
     let (Some(_), Some(memory), Some(guard), Some(guarded)) =
         (&call.asked, &gateway.memory, &call.plan.upstream.guard, &call.plan.guarded)
     else {
-        return Ok(Answer { head, body: AnswerBody::Live(body), meaning: Meaning::Nothing, at });
+        return Ok(Answer {
+            head,
+            body: AnswerBody::Live(body),
+            meaning: Meaning::Nothing,
+            reduced: None,
+            at,
+        });
     };
     let rules = &guard.rules;
     let profile = &*guarded.profile;
@@ -123,7 +131,7 @@ pub(super) async fn judge(
                 }
                 false => AnswerBody::Live(body),
             };
-            return Ok(Answer { head, body, meaning, at });
+            return Ok(Answer { head, body, meaning, reduced: None, at });
         }
     };
     let reach = Reach {
@@ -131,20 +139,39 @@ pub(super) async fn judge(
         beyond: is_reducible(profile, &head.headers).then(|| gateway.budget.reserve()),
         wait: rules.judge_wait,
     };
-    let (body, meaning) = match read(body, reach).await? {
+    let (body, reduced, meaning) = match read(body, reach).await? {
         (AnswerBody::Whole(bytes), _) => {
+            let reduced = match reduced(profile, &bytes, memory.max_body_bytes) {
+                Ok(reduced) => reduced,
+                Err(reason) => {
+                    let (body, meaning) = (AnswerBody::Whole(bytes), Meaning::NotRecorded(reason));
+                    return Ok(Answer { head, body, meaning, reduced: None, at });
+                }
+            };
             let request = facts(call, profile, at + rules.judge_wait).await;
-            let answer = profile::Answer { status: head.status, headers: &head.headers, body: &bytes };
+            let body = reduced.as_ref().unwrap_or(&bytes);
+            let answer = profile::Answer { status: head.status, headers: &head.headers, body };
             let meaning = match profile.judge(&request, &answer, &guard.terms()) {
                 Judgement::Verdict(verdict) => Meaning::Verdict(status, verdict),
                 Judgement::Accepted => Meaning::Nothing,
                 Judgement::Not(reason) => Meaning::NotRecorded(reason),
             };
-            (AnswerBody::Whole(bytes), meaning)
+            (AnswerBody::Whole(bytes), reduced, meaning)
         }
-        (body, reason) => (body, Meaning::NotRecorded(reason)),
+        (body, reason) => (body, None, Meaning::NotRecorded(reason)),
     };
-    Ok(Answer { head, body, meaning, at })
+    Ok(Answer { head, body, meaning, reduced, at })
+}
+
+/// A body that is too long to keep without what may be left out. As values, an echo of some megabytes would take forty times
+/// its length.
+fn reduced(profile: &Profile, body: &[u8], most: u64) -> Result<Option<Bytes>, NotRecorded> {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    if body.len() <= most {
+        return Ok(None);
+    }
+    let left = profile::reduce(profile.reduce(), body, most).ok_or(NotRecorded::BodyTooLarge)?;
+    Ok(Some(left.into()))
 }
 
 /// What the rules want to know of the request. Whether it names its input by reference is looked for in all of it, which may be
@@ -159,8 +186,12 @@ async fn facts(call: &Call, profile: &Profile, until: Instant) -> RequestFacts {
     if profile.references().is_empty() {
         return facts;
     }
-    let mut search = ReferenceSearch::new(profile.references(), content_type.map(HeaderValue::as_bytes));
+    let value = content_type.map(HeaderValue::as_bytes);
+    let mut search = ReferenceSearch::new(profile.references(), profile.documents(), value);
     search.query(call.plan.path.query().unwrap_or_default().as_bytes());
+    if call.is_opaque {
+        search.unreadable();
+    }
     facts.reference = match &call.body {
         CallBody::Document(document) => {
             let read = tokio::time::timeout_at(until.into(), document.search(&mut search));
@@ -179,10 +210,18 @@ impl Document {
     /// Looks for references in a form's fields, or in the body.
     async fn search(&self, search: &mut ReferenceSearch<'_>) -> io::Result<()> {
         if self.form {
-            match &self.values {
-                Some(names) => names.iter().for_each(|name| search.field(name)),
-                None => search.more_fields(),
+            let Some(values) = &self.values else {
+                search.unreadable();
+                return Ok(());
+            };
+            for (name, range) in values {
+                search.field(name);
+                let piece = |bytes: &[u8]| {
+                    search.feed(bytes);
+                };
+                self.body.visit(std::slice::from_ref(range), piece).await?;
             }
+            search.fields_end();
             return Ok(());
         }
         self.read(|chunk| search.feed(chunk)).await
@@ -209,7 +248,7 @@ async fn judge_200(
     };
     let bytes = match read(body, Reach { kept: cap, beyond: None, wait: rules.judge_wait }).await? {
         (AnswerBody::Whole(bytes), _) => bytes,
-        (body, _) => return Ok(Answer { head, body, meaning: Meaning::Accepted, at }),
+        (body, _) => return Ok(Answer { head, body, meaning: Meaning::Accepted, reduced: None, at }),
     };
     let request = facts(call, profile, at + rules.judge_wait).await;
     let answer = profile::Answer { status: head.status, headers: &head.headers, body: &bytes };
@@ -221,7 +260,7 @@ async fn judge_200(
             forbidden.map_or(verdict, Meaning::NotRecorded)
         }
     };
-    Ok(Answer { head, body: AnswerBody::Whole(bytes), meaning, at })
+    Ok(Answer { head, body: AnswerBody::Whole(bytes), meaning, reduced: None, at })
 }
 
 /// Whether the answer says that its body is one JSON text. A type of many, which is a stream, is another one.

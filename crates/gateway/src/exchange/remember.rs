@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderName, header, response};
 use nevertwice_domain::entry::{DocumentFacts, ENTRY_SCHEMA, Entry, REDUCED_SCHEMA, ReplayFields};
 use nevertwice_domain::fingerprint::DocumentDigest;
-use nevertwice_domain::profile::{DocumentSearch, NotRecorded, Pointer, Verdict, reduce};
+use nevertwice_domain::profile::{DocumentSearch, NotRecorded, Verdict};
 use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::strike::LifePolicy;
 use nevertwice_domain::tenant::UpstreamName;
@@ -63,7 +63,7 @@ pub(super) async fn remember(
                     fingerprint: asked.key.fingerprint,
                     status: answer.head.status,
                     headers: &answer.head.headers,
-                    body,
+                    body: answer.reduced.as_ref().unwrap_or(body),
                 });
             }
             Landing::NoVerdict
@@ -78,7 +78,6 @@ pub(super) async fn remember(
                 tenant: &plan.tenant,
                 upstream: upstream.name(),
                 documents: plan.document_keys(),
-                reducible: plan.guarded.as_ref().map_or(&[], |guarded| guarded.profile.reduce()),
                 status: *status,
                 verdict,
             };
@@ -112,8 +111,6 @@ struct Refused<'a> {
     upstream: &'a UpstreamName,
     /// The keys under which a JSON request holds the document.
     documents: &'a [Box<str>],
-    /// What may be left out of a body that is too long to keep.
-    reducible: &'a [Pointer],
     status: RefusalStatus,
     verdict: &'a Verdict,
 }
@@ -129,14 +126,12 @@ impl Refused<'_> {
     }
 
     /// The body as it is kept, and what it is then: all of it, or without what the profile says may be left out.
-    fn kept(&self, body: &Bytes) -> Result<(u32, Bytes), NotRecorded> {
-        let most = usize::try_from(self.memory.max_body_bytes).unwrap_or(usize::MAX);
-        if body.len() <= most {
+    fn kept(answer: &Answer, body: &Bytes) -> (u32, Bytes) {
+        match &answer.reduced {
+            Some(reduced) => (REDUCED_SCHEMA, reduced.clone()),
             // a copy of its own: a slice would keep the connection's whole read buffer alive
-            return Ok((ENTRY_SCHEMA, Bytes::copy_from_slice(body)));
+            None => (ENTRY_SCHEMA, Bytes::copy_from_slice(body)),
         }
-        let reduced = reduce(self.reducible, body, most);
-        reduced.map(|reduced| (REDUCED_SCHEMA, reduced.into())).ok_or(NotRecorded::BodyTooLarge)
     }
 
     async fn record(
@@ -156,7 +151,7 @@ impl Refused<'_> {
             Err(_) => return Err(NotRecorded::Incomplete),
         };
         record.document = Some(facts.digest);
-        let (schema, body) = self.kept(body)?;
+        let (schema, body) = Self::kept(answer, body);
         let now = self.gateway.clock.now();
         let life = self.life();
         let entry = Entry {

@@ -146,7 +146,7 @@ impl Judge<'_> {
             content_type: request.and_then(|r| r.content_type.as_deref()),
             body: request_body.as_deref(),
         };
-        let facts = request.facts(phase, profile.references());
+        let facts = request.facts(phase, &profile);
         let answer = Answer { status, headers: &headers, body: &body };
         Ok(profile.explain(&facts, &answer, &Terms::default()))
     }

@@ -49,7 +49,7 @@ fn explained<'a>(profile: &str, body: &'a [u8]) -> (Answer<'a>, Explanation) {
     let headers = Box::leak(Box::default());
     let answer = Answer { status: StatusCode::BAD_REQUEST, headers, body };
     let profile = Catalog::default().get(profile).unwrap();
-    let facts = SavedRequest::default().facts(Phase::Submit, profile.references());
+    let facts = SavedRequest::default().facts(Phase::Submit, &profile);
     (answer, profile.explain(&facts, &answer, &Terms::default()))
 }
 

@@ -140,7 +140,7 @@ impl Values for Decoder {
 
     fn number(&mut self, _: usize) {}
 
-    fn too_deep(&mut self) {
+    fn lost(&mut self) {
         self.state = Decoding::Broken;
     }
 

@@ -1,4 +1,5 @@
-//! JSON as a stream: the values under some keys, and nothing else. No parser; what is not JSON goes through.
+//! JSON as a stream: the values under some keys, and nothing else. No parser; of what no JSON text holds outside its strings the
+//! reader is told, for servers differ in what they let pass (bare words, single quotes, comments, other encodings).
 
 /// The longest key that is compared, in bytes.
 pub(super) const KEY_MAX: usize = 64;
@@ -19,16 +20,36 @@ pub(super) trait Values {
     fn text(&mut self, key: usize, piece: &[u8]);
     fn text_ends(&mut self, key: usize);
     fn number(&mut self, key: usize);
-    fn too_deep(&mut self);
+    /// What follows cannot be followed: too deep, or no JSON.
+    fn lost(&mut self);
     /// Whether nothing more is of use.
     fn done(&self) -> bool;
 }
 
-/// A container that is open: whether it is an object, and the key of ours that its values stand under.
+/// A container that is open: whether it is an object, the key of ours that its values stand under, and whose `PARENT/KEY` it is.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     object: bool,
     under: Option<usize>,
+    parent: Parent,
+}
+
+/// The keys of ours, as a set of bits, that are written `PARENT/KEY` with this parent.
+type Parent = u128;
+
+/// Those whose parent has this name.
+fn parent(keys: &[Box<str>], name: &[u8]) -> Parent {
+    let is = |key: &str| key.split_once('/').is_some_and(|(p, _)| p.as_bytes().eq_ignore_ascii_case(name));
+    let bits = keys.iter().take(128).enumerate().filter(|(_, key)| is(key));
+    bits.fold(0, |set, (at, _)| set | (1 << at))
+}
+
+/// The key of ours that this name is, within a container with this parent. Servers differ in letter case.
+fn position(keys: &[Box<str>], name: &[u8], parent: Parent) -> Option<usize> {
+    keys.iter().enumerate().position(|(at, key)| match key.split_once('/') {
+        None => key.as_bytes().eq_ignore_ascii_case(name),
+        Some((_, key)) => at < 128 && parent >> at & 1 == 1 && key.as_bytes().eq_ignore_ascii_case(name),
+    })
 }
 
 #[derive(Debug, Default)]
@@ -38,6 +59,8 @@ pub(super) struct Json {
     key_next: bool,
     /// The key of ours whose value comes next.
     under: Option<usize>,
+    /// What the value that comes next would be the parent of.
+    parent: Parent,
     text: Option<Text>,
 }
 
@@ -112,11 +135,12 @@ impl Json {
                 }
                 b'{' | b'[' => {
                     if self.open.len() == DEPTH_MAX {
-                        return values.too_deep();
+                        return values.lost();
                     }
                     let object = *byte == b'{';
                     // the items of a list under a key stand under it; those of an object have keys of their own
-                    self.open.push(Open { object, under: self.under.filter(|_| !object) });
+                    let under = self.under.filter(|_| !object);
+                    self.open.push(Open { object, under, parent: self.parent });
                     self.key_next = object;
                     self.under = if object { None } else { self.under };
                 }
@@ -124,11 +148,13 @@ impl Json {
                     self.open.pop();
                     self.key_next = false;
                     self.under = None;
+                    self.parent = 0;
                 }
                 b',' => {
                     let open = self.open.last();
                     self.key_next = open.is_some_and(|o| o.object);
                     self.under = open.and_then(|o| o.under);
+                    self.parent = open.filter(|o| !o.object).map_or(0, |o| o.parent);
                 }
                 b':' => self.key_next = false,
                 b'-' | b'0'..=b'9' => {
@@ -136,7 +162,10 @@ impl Json {
                         values.number(under);
                     }
                 }
-                _ => {}
+                b' ' | b'\t' | b'\r' | b'\n' | b'+' | b'.' | b'E' => {}
+                // of numbers, `true`, `false` and `null`
+                b'e' | b't' | b'r' | b'u' | b'f' | b'a' | b'l' | b's' | b'n' => {}
+                _ => return values.lost(),
             }
         }
     }
@@ -145,7 +174,9 @@ impl Json {
         match self.text.take().and_then(|text| text.key) {
             Some(name) => {
                 self.key_next = false;
-                self.under = keys.iter().position(|key| key.as_bytes() == name.as_slice());
+                let within = self.open.last().map_or(0, |open| open.parent);
+                self.under = position(keys, &name, within);
+                self.parent = parent(keys, &name);
             }
             None => {
                 if let Some(under) = self.under {

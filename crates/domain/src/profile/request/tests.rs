@@ -13,7 +13,7 @@ fn keys() -> Vec<Box<str>> {
 
 fn search(content_type: &str, pieces: &[&[u8]]) -> Option<Reference> {
     let keys = keys();
-    let mut search = ReferenceSearch::new(&keys, Some(content_type.as_bytes()));
+    let mut search = ReferenceSearch::new(&keys, &[], Some(content_type.as_bytes()));
     for piece in pieces {
         search.feed(piece);
     }
@@ -80,15 +80,137 @@ fn references_in_pairs_fields_and_queries() {
     assert_eq!(search(form, &[b"url=&a=url"]), None);
     assert_eq!(search(form, &[b"url=data%3Aimage/png"]), None);
     let keys = keys();
-    let mut search = ReferenceSearch::new(&keys, None);
+    let mut search = ReferenceSearch::new(&keys, &[], None);
     search.field(b"strategy");
     search.query(b"api-version=2024-11-30&pages=1");
     assert_eq!(search.found, None);
     search.query(b"x&url=https://a");
     assert_eq!(search.finish(), named("url"));
-    let mut search = ReferenceSearch::new(&keys, None);
+    let mut search = ReferenceSearch::new(&keys, &[], None);
     search.field(b"file_id");
     assert_eq!(search.finish(), named("file_id"));
+}
+
+#[test]
+fn what_lenient_servers_read_is_not_taken_for_a_document() {
+    // letter case, single quotes, bare words, comments
+    assert_eq!(in_json(r#"{"UrlSource":"https://a"}"#), named("urlSource"));
+    for text in ["{'urlSource':'https://a'}", "{urlSource:\"https://a\"}", "{/*x*/\"a\":1}", "[\u{1}]"] {
+        assert_eq!(in_json(text), Some(Reference::Unsure), "{text}");
+    }
+    assert_eq!(in_json(&format!("{{\"url\":\"{}https://a\"}}", " ".repeat(100))), named("url"));
+    let plain = r#"[true,false,null,-1.5e+7,1E3,{"a" : [] }]"#;
+    assert_eq!(in_json(plain), None);
+    // other encodings of JSON, and other notations than JSON
+    let utf16: Vec<u8> = "{\"url\":\"https://a\"}".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    assert_eq!(search("application/json", &[&utf16]), Some(Reference::Unsure));
+    assert_eq!(search("application/json; charset=utf-16", &[b"\xff\xfe", &utf16]), Some(Reference::Unsure));
+    for (kind, body) in [
+        ("application/cbor", &b"\xa1\x66Bucket\x61b"[..]),
+        ("application/x-amz-cbor-1.1", b"\xa0"),
+        ("application/msgpack", b"\x81"),
+        ("text/xml; charset=utf-8", b"<url>https://a</url>"),
+        ("application/soap+xml", b"<url/>"),
+        ("application/x-protobuf", b"\x0a\x01x"),
+        ("application/yaml", b"url: https://a"),
+        ("application/x-ndjson", b"# x"),
+        // a form that is not one
+        (
+            "multipart/form-data; boundary=b",
+            b"--b\nContent-Disposition: form-data; name=url\n\nhttps://a\n--b--",
+        ),
+        ("multipart/related; boundary=b", b"--b\r\n"),
+    ] {
+        assert_eq!(search(kind, &[body]), Some(Reference::Unsure), "{kind}");
+        assert_eq!(search(kind, &[b""]), None, "{kind}");
+    }
+    for kind in [
+        "image/svg+xml",
+        "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+        "text/html",
+    ] {
+        assert_eq!(search(kind, &[b"<svg>"]), None, "{kind}");
+    }
+}
+
+#[test]
+fn nested_values_of_forms_and_queries() {
+    let form = "application/x-www-form-urlencoded";
+    for text in [
+        "url%5B%5D=x",
+        "a[url]=x",
+        "a[0][url]=x",
+        "urls[0].url=x",
+        "URL=x",
+        "p=%7B%22a%22%3A%5B%7B%22url%22:%22x%22",
+    ] {
+        assert_eq!(search(form, &[text.as_bytes()]), named("url"), "{text}");
+    }
+    for text in ["a[url][b]=x", "a=[url", "curl=x", "a=[1-3]", "a={url}", "a[=x", "]=x"] {
+        assert_eq!(search(form, &[text.as_bytes()]), None, "{text}");
+    }
+    let long = format!("a={{\"b\":\"{}\"}}", "x".repeat(5000));
+    assert_eq!(search(form, &[long.as_bytes()]), Some(Reference::Unsure));
+    let keys = keys();
+    let fields = |fields: &[(&str, &[&str])]| {
+        let mut search = ReferenceSearch::new(&keys, &[], Some(b"multipart/form-data; boundary=b"));
+        for (name, pieces) in fields {
+            search.field(name.as_bytes());
+            pieces.iter().for_each(|piece| drop(search.feed(piece.as_bytes())));
+        }
+        search.fields_end();
+        search.finish()
+    };
+    assert_eq!(fields(&[("options", &["{\"u", "rl\":\"x\"}"]), ("z", &["1"])]), named("url"));
+    assert_eq!(fields(&[("sources[0][url]", &["x"])]), named("url"));
+    for text in ["[Read all of it", "{", "[1-3]", "{\"a\":1}", "plain"] {
+        assert_eq!(fields(&[("prompt", &[text]), ("pages", &["1"])]), None, "{text}");
+        assert_eq!(fields(&[("prompt", &[text]), ("url", &["x"])]), named("url"), "{text}");
+    }
+}
+
+#[test]
+fn a_key_may_carry_the_document_or_name_it() {
+    let (keys, documents): (Vec<Box<str>>, Vec<Box<str>>) =
+        (vec!["file".into(), "url".into()], vec!["file".into()]);
+    let found = |text: &str| {
+        let mut search = ReferenceSearch::new(&keys, &documents, Some(b"application/json"));
+        search.feed(text.as_bytes());
+        search.finish()
+    };
+    for text in ["https://a/b.png", "/data/b.png", "file:x", "b.png"] {
+        assert_eq!(found(&json!({ "file": text }).to_string()), named("file"), "{text}");
+    }
+    for text in ["aGVsbG8=", "aGVs\nbG8", "data:image/png;base64,aGVsbG8=", "", "a-_b"] {
+        assert_eq!(found(&json!({ "file": text }).to_string()), None, "{text}");
+    }
+    assert_eq!(found(r#"{"url":"aGVsbG8="}"#), named("url"));
+}
+
+#[test]
+fn a_key_may_count_under_its_parent_alone() {
+    let keys: Vec<Box<str>> = ["conversation/id", "connectors/id", "url"].map(Into::into).into();
+    let found = |text: &str| {
+        let mut search = ReferenceSearch::new(&keys, &[], Some(b"application/json"));
+        search.feed(text.as_bytes());
+        search.finish()
+    };
+    for (text, key) in [
+        (r#"{"conversation":{"x":[{"y":1}],"id":"c"}}"#, "conversation/id"),
+        (r#"{"connectors":[{"x":{"y":1}},{"z":1,"id":"c"}]}"#, "connectors/id"),
+        (r#"{"a":[{"connectors":[[{"id":7}]]}]}"#, "connectors/id"),
+    ] {
+        assert_eq!(found(text), named(key), "{text}");
+    }
+    for text in [
+        r#"{"id":"c","conversation":"x"}"#,
+        r#"{"conversation":{"x":{"id":"c"}},"id":"c"}"#,
+        r#"{"conversation":{"id":""},"a":{"id":"c"}}"#,
+        r#"[{"conversation":[1]},{"id":"c"}]"#,
+        r#"{"conversation/id":"c"}"#,
+    ] {
+        assert_eq!(found(text), None, "{text}");
+    }
 }
 
 fn any_json() -> impl Strategy<Value = Value> {
