@@ -119,7 +119,18 @@ async fn input_by_reference_is_never_remembered_however_it_is_named() {
         submit(&gateway, &query).header("Content-Type", "application/pdf").body(&DOC[..]).send().await
     };
     assert_eq!(asked(&upstream, send).await, 3);
-    gateway.wait_metric("gateway_negative_cache_not_recorded_total", &[("reason", "reference")], 15.0).await;
+    // what cannot be looked into may name it: a form that only some read, and a body in a content coding
+    let lenient = String::from_utf8(form.clone()).unwrap().replace('\r', "");
+    let send = async || {
+        submit(&gateway, CLASSIFY).header("Content-Type", &content_type).body(lenient.clone()).send().await
+    };
+    assert_eq!(asked(&upstream, send).await, 3);
+    let send = async || {
+        let coded = submit(&gateway, CLASSIFY).header("Content-Encoding", "gzip");
+        coded.header("Content-Type", "application/json").body(&DOC[..]).send().await
+    };
+    assert_eq!(asked(&upstream, send).await, 3);
+    gateway.wait_metric("gateway_negative_cache_not_recorded_total", &[("reason", "reference")], 21.0).await;
 }
 
 #[tokio::test]

@@ -64,6 +64,8 @@ enum Reading {
     Json(Json),
     /// `application/x-www-form-urlencoded`.
     Pairs(Pairs),
+    /// A form, of which there are its fields to tell, and no bytes.
+    Form,
     /// A document itself, or something that no rule looks into.
     Opaque,
 }
@@ -72,11 +74,12 @@ impl<'k> ReferenceSearch<'k> {
     /// A search for these keys, in the body of a request with this content type.
     #[must_use]
     pub fn new(keys: &'k [Box<str>], content_type: Option<&[u8]>) -> Self {
-        let urlencoded = content_type.is_some_and(|value| {
-            let value = value.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
-            value.eq_ignore_ascii_case(b"application/x-www-form-urlencoded")
-        });
-        let reading = if urlencoded { Reading::Pairs(Pairs::default()) } else { Reading::Start };
+        let media = content_type.and_then(|value| value.split(|b| *b == b';').next()).unwrap_or_default();
+        let reading = match media.trim_ascii().to_ascii_lowercase().as_slice() {
+            b"application/x-www-form-urlencoded" => Reading::Pairs(Pairs::default()),
+            media if media.starts_with(b"multipart/") => Reading::Form,
+            _ => Reading::Start,
+        };
         Self { keys, found: None, reading, said: Vec::new() }
     }
 
@@ -94,8 +97,8 @@ impl<'k> ReferenceSearch<'k> {
         }
     }
 
-    /// There are more form fields than were told.
-    pub fn more_fields(&mut self) {
+    /// There is more than can be looked at: form fields that were not told, or a body in a content coding.
+    pub fn unsure(&mut self) {
         self.found.get_or_insert(Reference::Unsure);
     }
 
@@ -117,6 +120,8 @@ impl<'k> ReferenceSearch<'k> {
                 json.feed(bytes, self.keys, &mut finder);
             }
             Reading::Pairs(pairs) => pairs.feed(bytes, self.keys, &mut self.found),
+            // no strict form: what the upstream reads in it is not known here
+            Reading::Form => self.unsure(),
             Reading::Start | Reading::Opaque => return false,
         }
         self.found.is_none()

@@ -36,7 +36,7 @@ impl SavedRequest<'_> {
         let body = self.body.unwrap_or_default();
         match value.and_then(MediaType::boundary_of).and_then(|boundary| values_of_form(&boundary, body)) {
             Some(Some(names)) => names.iter().for_each(|name| search.field(name)),
-            Some(None) => search.more_fields(),
+            Some(None) => search.unsure(),
             None => {
                 search.feed(body);
             }
@@ -86,6 +86,9 @@ mod tests {
         let multipart = Some("multipart/form-data; boundary=b");
         assert_eq!(facts(None, multipart, Some(&form("name=\"url\""))).reference, named("url"));
         assert_eq!(facts(None, multipart, Some(&form("name=\"url\"; filename=\"a.pdf\""))).reference, None);
+        // a form that is not strict may be read by the service all the same
+        let lenient = form("name=\"url\"").replace('\r', "");
+        assert_eq!(facts(None, multipart, Some(&lenient)).reference, Some(Reference::Unsure));
         let none = SavedRequest { body: Some(b"{\"url\":\"https://a\"}"), ..SavedRequest::default() };
         assert_eq!(none.facts(Phase::Poll, &[]).reference, None);
     }

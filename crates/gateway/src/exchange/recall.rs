@@ -50,6 +50,8 @@ pub(crate) struct Call {
     pub(super) asked: Option<Asked>,
     /// As it goes up; the head is spent when the answer comes.
     pub(super) content_type: Option<HeaderValue>,
+    /// Whether the body of a guarded request has a content coding, so that nothing can be seen in it.
+    pub(super) coded: bool,
 }
 
 /// A body that goes upstream.
@@ -124,7 +126,8 @@ pub(super) async fn recall(
                 )),
                 Taken::Document(document) => CallBody::Document(document),
             };
-            return Ok(Recall::Unknown(Box::new(Call { plan, head, body, asked: None, content_type: None })));
+            let call = Call { plan, head, body, asked: None, content_type: None, coded: false };
+            return Ok(Recall::Unknown(Box::new(call)));
         }
     };
     let (Some(memory), Some(guard)) = (&gateway.memory, &upstream.guard) else {
@@ -152,9 +155,10 @@ pub(super) async fn recall(
     }
     head.headers = headers::guarded(&head.headers, &guard.rules.key_headers, &record.trace);
     let content_type = head.headers.get(header::CONTENT_TYPE).cloned();
+    let coded = head.headers.contains_key(header::CONTENT_ENCODING);
     headers::set_credential(&mut head.headers, &upstream);
     let body = CallBody::Document(document);
-    Ok(Recall::Unknown(Box::new(Call { plan, head, body, asked: Some(asked), content_type })))
+    Ok(Recall::Unknown(Box::new(Call { plan, head, body, asked: Some(asked), content_type, coded })))
 }
 
 /// The key of the outbound request. Of what a client chose, exactly what is in it goes upstream: both are made from
