@@ -1,8 +1,9 @@
 //! Refusals that are no verdict on the document: what says "later" is never remembered, routes without the memory never
 //! have one, and what was remembered by mistake or is not true any more goes at an operator's word.
 //!
-//! `profile: status`, the one profile so far, knows no error codes: a refusal of another thing that looks like one of the
-//! document is remembered on a guarded route, and stands in the operator's list with the upstream's own words.
+//! `profile: status`, which these tests use, knows no error codes: a refusal of another thing that looks like one of the
+//! document is remembered on a guarded route, and stands in the operator's list with the upstream's own words. Profiles that
+//! do know codes are in `profiles.rs`.
 
 use nevertwice_testkit::{
     Answer, Client, DOC, Gate, Gateway, Post, Reply, Request, Step, Upstream, r400, random_document,
