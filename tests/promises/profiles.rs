@@ -119,6 +119,12 @@ async fn input_by_reference_is_never_remembered_however_it_is_named() {
         submit(&gateway, &query).header("Content-Type", "application/pdf").body(&DOC[..]).send().await
     };
     assert_eq!(asked(&upstream, send).await, 3);
+    // a form that only some read may name it
+    let lenient = String::from_utf8(form.clone()).unwrap().replace('\r', "");
+    let send = async || {
+        submit(&gateway, CLASSIFY).header("Content-Type", &content_type).body(lenient.clone()).send().await
+    };
+    assert_eq!(asked(&upstream, send).await, 3);
     // JSON in a form field, in a content coding, in another encoding, and of two types
     let (content_type, form) = multipart(
         "b",
@@ -129,7 +135,8 @@ async fn input_by_reference_is_never_remembered_however_it_is_named() {
     );
     let utf16: Vec<u8> = r#"{"urlSource":"https://a"}"#.encode_utf16().flat_map(u16::to_le_bytes).collect();
     let json_type = ("Content-Type", "application/json");
-    let sent: [(&[(&str, &str)], &[u8]); 5] = [
+    type Fields<'f> = &'f [(&'f str, &'f str)];
+    let sent: [(Fields<'_>, &[u8]); 5] = [
         (&[("Content-Type", &content_type)], form.as_ref()),
         (&[json_type, ("Content-Encoding", "gzip")], b"\x1f\x8b compressed"),
         (&[("Content-Type", "application/json; charset=utf-16")], &utf16),
@@ -139,12 +146,12 @@ async fn input_by_reference_is_never_remembered_however_it_is_named() {
     for (headers, body) in sent {
         let send = async || {
             let post = submit(&gateway, CLASSIFY);
-            let post = headers.iter().fold(post, |post, (name, value)| post.header(*name, *value));
+            let post = headers.iter().fold(post, |post, (name, value)| post.header(name, value));
             post.body(body.to_vec()).send().await
         };
         assert_eq!(asked(&upstream, send).await, 3, "{headers:?}");
     }
-    gateway.wait_metric("gateway_negative_cache_not_recorded_total", &[("reason", "reference")], 30.0).await;
+    gateway.wait_metric("gateway_negative_cache_not_recorded_total", &[("reason", "reference")], 33.0).await;
 }
 
 #[tokio::test]

@@ -77,7 +77,10 @@ impl Problem {
         let all = problems.to_string();
         Self {
             code: Code::BadConfiguration,
-            detail: format!("{} problems; what was live stays live", problems.all.len()),
+            detail: match problems.all.len() {
+                1 => "1 problem; what was live stays live".to_owned(),
+                many => format!("{many} problems; what was live stays live"),
+            },
             problems: all.lines().map(str::to_owned).collect(),
         }
     }

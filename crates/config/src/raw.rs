@@ -321,7 +321,7 @@ block! {
         stream_max_ms: Whole,
         /// TLS to this upstream.
         tls: ClientTls,
-        /// The memory on this upstream. On for `sync-facade` when the top level's `negative_cache.enabled` is true.
+        /// The memory on this upstream. On for `sync-facade`, and for `openai` where this block stands, when the top level's `negative_cache.enabled` is true.
         negative_cache: UpstreamCache,
     } later [health, breaker, proxy, poll_hosts]
 }
@@ -397,9 +397,9 @@ words! {
 block! {
     /// The memory on one upstream.
     UpstreamCache {
-        /// Whether this upstream has the memory. Default `true` for `sync-facade`, and for `openai` with a `profile`.
+        /// Whether this upstream has the memory. Default `true` for `sync-facade`, and for `openai` where this block stands.
         enabled: bool,
-        /// The rules that tell a verdict on the document from other refusals. `status`: every status in `statuses`. Any other: what the rules of the profile know, and nothing else. Default `status` for `sync-facade`; with `openai` the memory is on only where a profile is named.
+        /// The rules that tell a verdict on the document from other refusals. `status`: every status in `statuses`. Any other: what the rules of the profile know, and nothing else. Default `status` for `sync-facade`; for `openai` the one of the base URL's host, else the one called as this upstream is, and an error where there is none.
         profile: String,
         /// Whether the memory answers or only watches. Default `enforce`.
         mode: Mode,
@@ -421,9 +421,9 @@ block! {
         status_ttl_s: ByStatus,
         /// Lives that begin short and climb with every fresh refusal, up to `ttl_s`. Without this block every life is `ttl_s`.
         ttl_ladder: Ladder,
-        /// The longest life of entries that a rule of the profile calls short, in seconds.
+        /// The longest life of entries that a rule of the profile calls short, in seconds, when they are recorded.
         short_ttl_s: Whole,
-        /// Whether verdicts that depend on parameters are remembered too, where the key holds all that they depend on. Default `false`.
+        /// Whether verdicts that depend on parameters are remembered too, where the key holds all that they depend on (`docs/refusal-memory.md` says what it holds). Default `false`.
         remember_keyed: bool,
         /// Whether the upstream's own word on a refusal counts: the header `X-Refusal-Class` with `content`, or with `request`, `transient` and so on for what is no verdict. Default `false`.
         trust_refusal_class: bool,

@@ -186,7 +186,11 @@ impl Gateway {
     pub fn judge_by(&self, name: &UpstreamName, profile: Arc<Profile>) -> bool {
         let upstream = self.shared.upstreams.iter().find(|upstream| upstream.name() == name);
         let (Some(upstream), Some(memory)) = (upstream, &self.shared.memory) else { return false };
-        upstream.judge_by(profile, &memory.key)
+        let changed = upstream.judge_by(profile, &memory.key);
+        if changed {
+            memory.unclassified.begin_anew(name);
+        }
+        changed
     }
 
     /// The profiles in force, by upstream with the memory.

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -95,7 +95,12 @@ impl Running {
                 let listen = admin.listen;
                 let reload = file.map(|file| {
                     let (file, live) = (file.to_owned(), config.digest.clone());
-                    Arc::new(move |gateway: &Gateway| reload(&file, &live, gateway)) as Reload
+                    // one at a time: what was read first must not be put in force last
+                    let turn = Mutex::new(());
+                    Arc::new(move |gateway: &Gateway| {
+                        let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+                        reload(&file, &live, gateway)
+                    }) as Reload
                 });
                 let server = nevertwice_admin::start(admin, version, seen, reload).await;
                 Some(server.with_context(|| format!("cannot listen on the admin address {listen}"))?)

@@ -89,13 +89,20 @@ pub(crate) fn namesake(name: &str, path: &str, top: &'static [Key]) -> Option<St
     owner(name, top).filter(|home| last(home) == last(path))
 }
 
+/// The most candidates that are named: all profiles of the program are.
+const NAMED: usize = 100;
+
 /// `did you mean ...?`, or what there is to choose from.
 pub(crate) fn cure<'a>(word: &str, candidates: impl Iterator<Item = &'a str> + Clone, what: &str) -> String {
     if let Some(meant) = miss(word, candidates.clone()) {
         return format!("did you mean `{meant}`?");
     }
-    let all: Vec<_> = candidates.take(20).collect();
-    if all.is_empty() { format!("there are no {what}") } else { format!("{what}: {}", all.join(", ")) }
+    let all: Vec<_> = candidates.clone().take(NAMED).collect();
+    match candidates.count() - all.len() {
+        _ if all.is_empty() => format!("there are no {what}"),
+        0 => format!("{what}: {}", all.join(", ")),
+        more => format!("{what}: {}, and {more} more", all.join(", ")),
+    }
 }
 
 #[cfg(test)]

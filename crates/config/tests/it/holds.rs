@@ -50,7 +50,7 @@ pub fn judged(profile: &Profile, said: &Said<'_>) {
         body: Some(said.request),
     };
     for phase in [Phase::Submit, Phase::Poll] {
-        let facts = request.facts(phase, profile.references());
+        let facts = request.facts(phase, profile);
         for trust_refusal_class in [false, true] {
             for keyed in [None, Some(Dependency::ALL)] {
                 let terms = Terms { trust_refusal_class, keyed };

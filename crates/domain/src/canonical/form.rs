@@ -67,8 +67,11 @@ pub struct Form {
     pub edits: Vec<Edit>,
     /// The names of the parts that are no files and say anything, and where in the body, as it was fed, what they say is, in order;
     /// `None` when they are too many or too long to keep.
-    pub values: Option<Vec<(Vec<u8>, Range<u64>)>>,
+    pub values: Option<Vec<FormValue>>,
 }
+
+/// The name of a part that is no file, and where in the body, as it was fed, its value is.
+pub type FormValue = (Vec<u8>, Range<u64>);
 
 /// A replacement in the body. The edits of a form are in rising order, do not overlap and count in bytes of the body as it
 /// was fed.
@@ -133,7 +136,7 @@ pub struct FormReader {
     name: Vec<u8>,
     files: Vec<Range<u64>>,
     edits: Vec<Edit>,
-    values: Option<Vec<(Vec<u8>, Range<u64>)>>,
+    values: Option<Vec<FormValue>>,
 }
 
 impl FormReader {

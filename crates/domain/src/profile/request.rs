@@ -53,8 +53,8 @@ pub struct ReferenceSearch<'k> {
     keys: Keys<'k>,
     found: Option<Reference>,
     reading: Reading,
-    /// The type promises keys and values, in a form that is not read here unless it is JSON.
-    structured: bool,
+    /// What the type says.
+    kind: Kind,
     /// What the text under a key of ours says so far.
     said: Vec<u8>,
 }
@@ -85,8 +85,7 @@ impl<'k> ReferenceSearch<'k> {
     pub fn new(keys: &'k [Box<str>], documents: &'k [Box<str>], content_type: Option<&[u8]>) -> Self {
         let kind = Kind::of(content_type.unwrap_or_default());
         let reading = if kind == Kind::Pairs { Reading::Pairs(Pairs::default()) } else { Reading::Start };
-        let structured = kind == Kind::Structured;
-        Self { keys: Keys { keys, documents }, found: None, reading, structured, said: Vec::new() }
+        Self { keys: Keys { keys, documents }, found: None, reading, kind, said: Vec::new() }
     }
 
     /// A query, without the `?`.
@@ -100,9 +99,9 @@ impl<'k> ReferenceSearch<'k> {
     pub fn field(&mut self, name: &[u8]) {
         self.field_ends();
         self.reading = Reading::Start;
-        self.structured = false;
+        self.kind = Kind::Other;
         if let Some(key) = self.keys.of_field(name) {
-            self.found.get_or_insert_with(|| Reference::Named(key.clone()));
+            self.found.get_or_insert_with(|| Reference::Named(key.into()));
         }
     }
 
@@ -134,9 +133,11 @@ impl<'k> ReferenceSearch<'k> {
                     bytes = &bytes[begin..];
                     self.reading = Reading::Json(Json::default());
                 }
-                Some(Err(NotJson)) => {
+                Some(Err(NotJson(first))) => {
                     self.reading = Reading::Opaque;
-                    if self.structured {
+                    // JSON that begins with neither an object nor a list has no keys; in another encoding it begins otherwise
+                    let keyless = self.kind == Kind::Json && first.is_ascii_graphic();
+                    if matches!(self.kind, Kind::Json | Kind::Structured) && !keyless {
                         self.unreadable();
                     }
                 }
@@ -205,13 +206,15 @@ impl<'k> Keys<'k> {
     /// Whether the value of a key names something. One that may carry the document as well does not where it is base64.
     fn names(&self, key: usize, value: &[u8]) -> bool {
         let base64 = |b: &u8| b.is_ascii_alphanumeric() || b"+/=-_ \t\r\n".contains(b);
-        let carries = |key: &Box<str>| self.documents.contains(key);
-        names(value) && !(self.keys.get(key).is_some_and(carries) && value.iter().all(base64))
+        let carries = self.keys.get(key).is_some_and(|key| self.documents.contains(key));
+        names(value) && !(carries && value.iter().all(base64))
     }
 
     /// The key that a field of a form or a query is: frameworks write those of nested values as `a[b]`, `a.b` and `b[]`.
-    fn of_field(&self, name: &[u8]) -> Option<&'k Box<str>> {
-        let of = |name: &[u8]| self.keys.iter().find(|key| key.as_bytes().eq_ignore_ascii_case(name));
+    fn of_field(&self, name: &[u8]) -> Option<&'k str> {
+        let of = |name: &[u8]| {
+            self.keys.iter().map(|key| &**key).find(|key| key.as_bytes().eq_ignore_ascii_case(name))
+        };
         let mut last = name;
         while let Some(open) = last.strip_suffix(b"]").and_then(|rest| rest.iter().rposition(|b| *b == b'['))
         {
@@ -231,7 +234,9 @@ impl<'k> Keys<'k> {
 enum Kind {
     /// `application/x-www-form-urlencoded`.
     Pairs,
-    /// Keys and values in some form.
+    /// JSON, in one of its names.
+    Json,
+    /// Keys and values in another form, which is not read here.
     Structured,
     /// A document, or nothing is said.
     Other,
@@ -247,10 +252,11 @@ impl Kind {
             || !value.starts_with(b"image/")
                 && (value.ends_with(b"/xml")
                     || value.ends_with(b"+xml")
-                    || ["json", "cbor", "msgpack", "protobuf", "grpc", "yaml"].into_iter().any(has));
+                    || ["cbor", "msgpack", "protobuf", "grpc", "yaml"].into_iter().any(has));
         match value.as_slice() {
             b"application/x-www-form-urlencoded" => Self::Pairs,
             _ if structured => Self::Structured,
+            _ if has("json") => Self::Json,
             _ => Self::Other,
         }
     }
@@ -295,7 +301,7 @@ impl Pairs {
         if let Some(key) = keys.of_field(&name)
             && names(&value)
         {
-            found.get_or_insert_with(|| Reference::Named(key.clone()));
+            found.get_or_insert_with(|| Reference::Named(key.into()));
         }
         if let Some(Ok(begin)) = json_begins(&value) {
             let mut inner = ReferenceSearch::new(keys.keys, keys.documents, None);

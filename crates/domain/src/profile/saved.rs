@@ -1,11 +1,9 @@
 //! What rules want to know of a request that somebody saved, or told of in part.
 
-use std::ops::Range;
-
 use super::Profile;
 use super::request::{Phase, ReferenceSearch, RequestFacts};
 use crate::canonical::fields::MediaType;
-use crate::canonical::form::{FileNameRule, FormReader};
+use crate::canonical::form::{FileNameRule, FormReader, FormValue};
 
 /// The content type of a request of which neither type nor body is known: that of a document.
 const ASSUMED: &str = "application/octet-stream";
@@ -56,8 +54,8 @@ impl SavedRequest<'_> {
     }
 }
 
-/// The names of a form's parts that are no files, and where they are, if they are not too many; `None` when this is no strict form.
-fn values_of_form(boundary: &[u8], body: &[u8]) -> Option<Option<Vec<(Vec<u8>, Range<u64>)>>> {
+/// A form's values, if they are not too many; `None` when this is no strict form.
+fn values_of_form(boundary: &[u8], body: &[u8]) -> Option<Option<Vec<FormValue>>> {
     let mut reader = FormReader::new(boundary, FileNameRule::Keyed);
     reader.feed(body);
     reader.finish().ok().map(|form| form.values)
@@ -100,6 +98,9 @@ mod tests {
         let json =
             "--b\r\nContent-Disposition: form-data; name=\"o\"\r\n\r\n{\"file_id\":\"x\"}\r\n--b--\r\n";
         assert_eq!(facts(None, multipart, Some(json)).reference, named("file_id"));
+        // a form that is not strict may be read by the service all the same
+        let lenient = form("name=\"url\"").replace('\r', "");
+        assert_eq!(facts(None, multipart, Some(&lenient)).reference, Some(Reference::Unsure));
         let none = SavedRequest { body: Some(b"{\"url\":\"https://a\"}"), ..SavedRequest::default() };
         assert_eq!(none.facts(Phase::Poll, &Profile::status()).reference, None);
     }

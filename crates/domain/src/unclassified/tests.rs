@@ -154,7 +154,7 @@ fn rule_of(status: u16, body: &str) -> Option<String> {
 fn the_rule_can_be_pasted() {
     let rule = rule_of(400, r#"{"error":{"code":"InvalidImageFormat"}}"#).unwrap();
     let (comment, rule) = rule.split_once("- rule").unwrap();
-    assert_eq!(comment.lines().count(), 3);
+    assert_eq!(comment.lines().count(), 4);
     assert!(
         comment.lines().all(|line| line.starts_with("# ")) && comment.contains("`extends: openai`"),
         "{comment}"
@@ -306,7 +306,7 @@ proptest! {
             let refused = Refused::new(&headers, body.as_bytes());
             prop_assert!(refused.sample().len() <= SAMPLE_MAX_BYTES);
             let rule = refused.rule(400, None, "x").unwrap_or_default();
-            prop_assert!(rule.lines().count() <= 10, "{rule}");
+            prop_assert!(rule.lines().count() <= 11, "{rule}");
         }
     }
 }

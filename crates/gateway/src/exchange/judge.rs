@@ -148,7 +148,8 @@ pub(super) async fn judge(
                     return Ok(Answer { head, body, meaning, reduced: None, at });
                 }
             };
-            let request = facts(call, profile, at + rules.judge_wait).await;
+            let reference = reference(call, profile, at + rules.judge_wait).await;
+            let request = RequestFacts { reference, ..facts(call) };
             let body = reduced.as_ref().unwrap_or(&bytes);
             let answer = profile::Answer { status: head.status, headers: &head.headers, body };
             let meaning = match profile.judge(&request, &answer, &guard.terms()) {
@@ -174,25 +175,25 @@ fn reduced(profile: &Profile, body: &[u8], most: u64) -> Result<Option<Bytes>, N
     Ok(Some(left.into()))
 }
 
-/// What the rules want to know of the request. Whether it names its input by reference is looked for in all of it, which may be
-/// on disk.
-async fn facts(call: &Call, profile: &Profile, until: Instant) -> RequestFacts {
-    let content_type = call.content_type.as_ref();
-    let mut facts = RequestFacts {
-        phase: Phase::Submit,
-        content_type: content_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()),
-        reference: None,
-    };
+/// What the rules want to know of the request, but for [`reference`].
+fn facts(call: &Call) -> RequestFacts {
+    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    RequestFacts { phase: Phase::Submit, content_type: call.content_type.as_ref().map(text), reference: None }
+}
+
+/// Whether the request names its input by reference: looked for in all of it, which may be long and on disk.
+async fn reference(call: &Call, profile: &Profile, until: Instant) -> Option<Reference> {
     if profile.references().is_empty() {
-        return facts;
+        return None;
     }
-    let value = content_type.map(HeaderValue::as_bytes);
-    let mut search = ReferenceSearch::new(profile.references(), profile.documents(), value);
+    let content_type = call.content_type.as_ref().map(HeaderValue::as_bytes);
+    let mut search = ReferenceSearch::new(profile.references(), profile.documents(), content_type);
     search.query(call.plan.path.query().unwrap_or_default().as_bytes());
-    if call.is_opaque {
-        search.unreadable();
-    }
-    facts.reference = match &call.body {
+    match &call.body {
+        CallBody::Document(_) if call.is_opaque => {
+            search.unreadable();
+            search.finish()
+        }
         CallBody::Document(document) => {
             let read = tokio::time::timeout_at(until.into(), document.search(&mut search));
             match read.await {
@@ -202,8 +203,7 @@ async fn facts(call: &Call, profile: &Profile, until: Instant) -> RequestFacts {
         }
         // a guarded call always holds its document
         CallBody::Passing(_) => Some(Reference::Unsure),
-    };
-    facts
+    }
 }
 
 impl Document {
@@ -250,9 +250,15 @@ async fn judge_200(
         (AnswerBody::Whole(bytes), _) => bytes,
         (body, _) => return Ok(Answer { head, body, meaning: Meaning::Accepted, reduced: None, at }),
     };
-    let request = facts(call, profile, at + rules.judge_wait).await;
+    let mut request = facts(call);
     let answer = profile::Answer { status: head.status, headers: &head.headers, body: &bytes };
-    let meaning = match profile.judge(&request, &answer, &guard.terms()) {
+    let mut judgement = profile.judge(&request, &answer, &guard.terms());
+    // most are successes, and their requests need not be looked through
+    if judgement != Judgement::Accepted {
+        request.reference = reference(call, profile, at + rules.judge_wait).await;
+        judgement = profile.judge(&request, &answer, &guard.terms());
+    }
+    let meaning = match judgement {
         Judgement::Accepted => Meaning::Accepted,
         Judgement::Not(reason) => Meaning::NotRecorded(reason),
         Judgement::Verdict(verdict) => {

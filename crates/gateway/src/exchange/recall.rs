@@ -126,15 +126,8 @@ pub(super) async fn recall(
                 )),
                 Taken::Document(document) => CallBody::Document(document),
             };
-            let (content_type, is_opaque) = (None, true);
-            return Ok(Recall::Unknown(Box::new(Call {
-                plan,
-                head,
-                body,
-                asked: None,
-                content_type,
-                is_opaque,
-            })));
+            let call = Call { plan, head, body, asked: None, content_type: None, is_opaque: true };
+            return Ok(Recall::Unknown(Box::new(call)));
         }
     };
     let (Some(memory), Some(guard)) = (&gateway.memory, &upstream.guard) else {

@@ -159,6 +159,13 @@ impl Unclassified {
         shown
     }
 
+    /// Other rules are in force on an upstream: what the old ones did not know says nothing of them.
+    pub(crate) fn begin_anew(&self, upstream: &UpstreamName) {
+        let mut rows = self.0.hold();
+        rows.rows.retain(|key, _| key.upstream != *upstream);
+        rows.logged.retain(|(logged, _)| logged != upstream);
+    }
+
     /// Rows that made room for others.
     pub(crate) fn dropped(&self) -> u64 {
         self.0.hold().dropped
@@ -333,6 +340,22 @@ mod tests {
         assert_eq!(told, [(NO_CODE, true, 400, 3), (NO_CODE, true, 422, 1)]);
         assert!(rows[0].rule.as_ref().unwrap().contains("{at: text, contains: \"broken file\"}"));
         assert_eq!(rows[1].rule, None);
+    }
+
+    #[test]
+    fn other_rules_begin_anew_at_their_upstream_alone() {
+        let list = Unclassified::default();
+        for upstream in ["ocr", "other"] {
+            for at in 0..3 {
+                refuse(&list, upstream, "bad_scan", 1, at);
+            }
+        }
+        list.begin_anew(&named("ocr"));
+        let left = |list: &Unclassified| list.rows(true).into_iter().map(|r| r.upstream).collect::<Vec<_>>();
+        assert_eq!(left(&list), [named("other")]);
+        assert_eq!(list.0.hold().logged.len(), 1, "it is logged again when it comes back");
+        refuse(&list, "ocr", "bad_scan", 1, 3);
+        assert_eq!(list.rows(true).iter().map(|r| r.refusals).collect::<Vec<_>>(), [3, 1]);
     }
 
     #[test]

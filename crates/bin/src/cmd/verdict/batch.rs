@@ -22,6 +22,7 @@ const PROFILES_MAX: usize = 200;
 
 /// A line. What may be missing is an `Option`; members that are not known here are left alone.
 #[derive(Deserialize)]
+#[serde(expecting = "an object with `profile`, `status` and `body`")]
 struct Question<'a> {
     profile: String,
     phase: Option<String>,
@@ -34,6 +35,7 @@ struct Question<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object with what is known of the request")]
 struct Request<'a> {
     path: Option<String>,
     content_type: Option<String>,

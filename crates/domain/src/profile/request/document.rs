@@ -30,7 +30,7 @@ impl<'k> DocumentSearch<'k> {
             Some(json) => json,
             none => match json_begins(bytes) {
                 None => return true,
-                Some(Err(NotJson)) => return false,
+                Some(Err(NotJson(_))) => return false,
                 Some(Ok(begin)) => {
                     bytes = &bytes[begin..];
                     none.insert(Json::default())

@@ -9,10 +9,11 @@ const DEPTH_MAX: usize = 256;
 /// Behind a byte order mark and blanks: where a JSON object or list begins; `None` = not in these bytes yet.
 pub(super) fn json_begins(bytes: &[u8]) -> Option<Result<usize, NotJson>> {
     let begin = bytes.iter().position(|b| !b.is_ascii_whitespace() && !b"\xef\xbb\xbf".contains(b))?;
-    Some(if b"{[".contains(&bytes[begin]) { Ok(begin) } else { Err(NotJson) })
+    Some(if b"{[".contains(&bytes[begin]) { Ok(begin) } else { Err(NotJson(bytes[begin])) })
 }
 
-pub(super) struct NotJson;
+/// It begins with this byte instead.
+pub(super) struct NotJson(pub(super) u8);
 
 /// Who is told of the values under keys of ours, and of nothing else.
 pub(super) trait Values {

@@ -113,7 +113,7 @@ fn what_lenient_servers_read_is_not_taken_for_a_document() {
         ("application/soap+xml", b"<url/>"),
         ("application/x-protobuf", b"\x0a\x01x"),
         ("application/yaml", b"url: https://a"),
-        ("application/x-ndjson", b"# x"),
+        ("application/json-seq", b"\x1e{}"),
         // a form that is not one
         (
             "multipart/form-data; boundary=b",
@@ -123,6 +123,10 @@ fn what_lenient_servers_read_is_not_taken_for_a_document() {
     ] {
         assert_eq!(search(kind, &[body]), Some(Reference::Unsure), "{kind}");
         assert_eq!(search(kind, &[b""]), None, "{kind}");
+    }
+    // JSON that is neither an object nor a list has no keys
+    for body in ["\"https://a\"", "17", "null"] {
+        assert_eq!(in_json(body), None, "{body}");
     }
     for kind in [
         "image/svg+xml",
@@ -156,7 +160,9 @@ fn nested_values_of_forms_and_queries() {
         let mut search = ReferenceSearch::new(&keys, &[], Some(b"multipart/form-data; boundary=b"));
         for (name, pieces) in fields {
             search.field(name.as_bytes());
-            pieces.iter().for_each(|piece| drop(search.feed(piece.as_bytes())));
+            for piece in *pieces {
+                search.feed(piece.as_bytes());
+            }
         }
         search.fields_end();
         search.finish()
