@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderName, header, response};
 use nevertwice_domain::entry::{DocumentFacts, ENTRY_SCHEMA, Entry, REDUCED_SCHEMA, ReplayFields};
 use nevertwice_domain::fingerprint::DocumentDigest;
-use nevertwice_domain::profile::{DocumentSearch, NotRecorded, Pointer, Verdict, reduce};
+use nevertwice_domain::profile::{DocumentSearch, NotRecorded, Verdict};
 use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::strike::LifePolicy;
 use nevertwice_domain::tenant::UpstreamName;
@@ -54,8 +54,8 @@ pub(super) async fn remember(
         }
         (Meaning::NotRecorded(reason), _) => {
             memory.not_recorded(*reason);
-            if let (NotRecorded::Unclassified, AnswerBody::Whole(body), Some(guarded)) =
-                (reason, &answer.body, &plan.guarded)
+            if let (NotRecorded::Unclassified, Some(body), Some(guarded)) =
+                (reason, answer.judged(), &plan.guarded)
             {
                 memory.unclassified(&Refusal {
                     upstream: upstream.name(),
@@ -78,7 +78,6 @@ pub(super) async fn remember(
                 tenant: &plan.tenant,
                 upstream: upstream.name(),
                 documents: plan.document_keys(),
-                reducible: plan.guarded.as_ref().map_or(&[], |guarded| guarded.profile.reduce()),
                 status: *status,
                 verdict,
             };
@@ -112,8 +111,6 @@ struct Refused<'a> {
     upstream: &'a UpstreamName,
     /// The keys under which a JSON request holds the document.
     documents: &'a [Box<str>],
-    /// What may be left out of a body that is too long to keep.
-    reducible: &'a [Pointer],
     status: RefusalStatus,
     verdict: &'a Verdict,
 }
@@ -128,24 +125,18 @@ impl Refused<'_> {
         }
     }
 
-    /// The body as it is kept, and what it is then: all of it, or without what the profile says may be left out.
-    fn kept(&self, body: &Bytes) -> Result<(u32, Bytes), NotRecorded> {
-        let most = usize::try_from(self.memory.max_body_bytes).unwrap_or(usize::MAX);
-        if body.len() <= most {
-            // a copy of its own: a slice would keep the connection's whole read buffer alive
-            return Ok((ENTRY_SCHEMA, Bytes::copy_from_slice(body)));
-        }
-        let reduced = reduce(self.reducible, body, most);
-        reduced.map(|reduced| (REDUCED_SCHEMA, reduced.into())).ok_or(NotRecorded::BodyTooLarge)
-    }
-
     async fn record(
         &self,
         document: &Document,
         answer: &Answer,
         record: &mut Record,
     ) -> Result<(), NotRecorded> {
-        let AnswerBody::Whole(body) = &answer.body else { return Err(NotRecorded::Incomplete) };
+        let (schema, body) = match (&answer.reduced, &answer.body) {
+            (Some(reduced), _) => (REDUCED_SCHEMA, reduced.clone()),
+            // a copy of its own: a slice would keep the connection's whole read buffer alive
+            (None, AnswerBody::Whole(body)) => (ENTRY_SCHEMA, Bytes::copy_from_slice(body)),
+            (None, _) => return Err(NotRecorded::Incomplete),
+        };
         let deadline = until(self.guard, answer);
         let facts = match tokio::time::timeout_at(deadline.into(), document.facts(self.documents)).await {
             Ok(Ok(facts)) => facts,
@@ -156,7 +147,6 @@ impl Refused<'_> {
             Err(_) => return Err(NotRecorded::Incomplete),
         };
         record.document = Some(facts.digest);
-        let (schema, body) = self.kept(body)?;
         let now = self.gateway.clock.now();
         let life = self.life();
         let entry = Entry {
