@@ -66,6 +66,7 @@ pub async fn run(serve: &Serve) -> Result<Exit, Failure> {
 /// Reads the configuration file again, and puts its profiles in force.
 fn reload(file: &Path, live: &str, gateway: &Gateway) -> Result<Reloaded, Problems> {
     let loaded = nevertwice_config::read(file, &Process)?;
+    report_warnings(&loaded.warnings);
     let memories = loaded.checked.upstreams.iter().filter_map(|u| Some((&u.name, u.memory.as_ref()?)));
     let changed = memories
         .filter(|(name, memory)| gateway.judge_by(name, Arc::clone(&memory.profile)))

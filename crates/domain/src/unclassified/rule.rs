@@ -56,9 +56,8 @@ pub(super) fn for_message(status: u16, body: &Decoded, profile: &str) -> Option<
 fn text(name: &str, status: u16, test: &str, what: &str, profile: &str) -> String {
     format!(
         "# Only if this {what} speaks about the document's bytes, and not about an account, a parameter, a URL or a\n\
-         # passing fault: a wrong rule refuses good documents. It belongs under `rules:` of your file of the profile\n\
-         # `{profile}`. If you have none, make one that begins with `profile: {profile}`, `extends: {profile}` and\n\
-         # `about: ...`, and name it under `profiles:` of the configuration.\n\
+         # passing fault: a wrong rule refuses good documents. It belongs under `rules:` of your file of this profile,\n\
+         # or of a new one with `profile: {profile}`, `extends: {profile}` and `about:`, which `profiles:` names.\n\
          - rule: {}\n  \
            status: {status}\n  \
            when:\n    \

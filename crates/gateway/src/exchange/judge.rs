@@ -34,9 +34,9 @@ const MAX_FIELD: usize = 4096;
 pub(crate) struct Answer {
     pub(super) head: response::Parts,
     pub(super) body: AnswerBody,
-    pub(super) meaning: Meaning,
-    /// What is left of a body that is too long to keep, without what the profile says may go: that is judged, and kept.
+    /// Of a body that is too long to keep: what is left without the values that the profile says may be left out.
     pub(super) reduced: Option<Bytes>,
+    pub(super) meaning: Meaning,
     /// When the head arrived.
     pub(super) at: Instant,
 }
@@ -75,6 +75,15 @@ impl Answer {
             _ => Outcome::of_upstream(self.head.status),
         }
     }
+
+    /// What was judged of a body that was read to its end: as much as is kept of one.
+    pub(super) fn judged(&self) -> Option<&Bytes> {
+        match (&self.reduced, &self.body) {
+            (Some(reduced), _) => Some(reduced),
+            (None, AnswerBody::Whole(body)) => Some(body),
+            (None, _) => None,
+        }
+    }
 }
 
 /// Judges an answer to a guarded request; lets every other pass.
@@ -92,8 +101,8 @@ pub(super) async fn judge(
         return Ok(Answer {
             head,
             body: AnswerBody::Live(body),
-            meaning: Meaning::Nothing,
             reduced: None,
+            meaning: Meaning::Nothing,
             at,
         });
     };
@@ -131,7 +140,7 @@ pub(super) async fn judge(
                 }
                 false => AnswerBody::Live(body),
             };
-            return Ok(Answer { head, body, meaning, reduced: None, at });
+            return Ok(Answer { head, body, reduced: None, meaning, at });
         }
     };
     let reach = Reach {
@@ -139,40 +148,28 @@ pub(super) async fn judge(
         beyond: is_reducible(profile, &head.headers).then(|| gateway.budget.reserve()),
         wait: rules.judge_wait,
     };
-    let (body, reduced, meaning) = match read(body, reach).await? {
-        (AnswerBody::Whole(bytes), _) => {
-            let reduced = match reduced(profile, &bytes, memory.max_body_bytes) {
-                Ok(reduced) => reduced,
-                Err(reason) => {
-                    let (body, meaning) = (AnswerBody::Whole(bytes), Meaning::NotRecorded(reason));
-                    return Ok(Answer { head, body, meaning, reduced: None, at });
-                }
-            };
-            let reference = reference(call, profile, at + rules.judge_wait).await;
-            let request = RequestFacts { reference, ..facts(call) };
-            let body = reduced.as_ref().unwrap_or(&bytes);
-            let answer = profile::Answer { status: head.status, headers: &head.headers, body };
-            let meaning = match profile.judge(&request, &answer, &guard.terms()) {
-                Judgement::Verdict(verdict) => Meaning::Verdict(status, verdict),
-                Judgement::Accepted => Meaning::Nothing,
-                Judgement::Not(reason) => Meaning::NotRecorded(reason),
-            };
-            (AnswerBody::Whole(bytes), reduced, meaning)
+    let (body, reason) = read(body, reach).await?;
+    let mut answer = Answer { head, body, reduced: None, meaning: Meaning::NotRecorded(reason), at };
+    let AnswerBody::Whole(whole) = &answer.body else { return Ok(answer) };
+    if whole.len() as u64 > memory.max_body_bytes {
+        // before it is judged: a judgement takes many times the memory of what it reads
+        let most = usize::try_from(memory.max_body_bytes).unwrap_or(usize::MAX);
+        answer.reduced = profile::reduce(profile.reduce(), whole, most).map(Bytes::from);
+        if answer.reduced.is_none() {
+            answer.meaning = Meaning::NotRecorded(NotRecorded::BodyTooLarge);
+            return Ok(answer);
         }
-        (body, reason) => (body, None, Meaning::NotRecorded(reason)),
-    };
-    Ok(Answer { head, body, meaning, reduced, at })
-}
-
-/// A body that is too long to keep without what may be left out. As values, an echo of some megabytes would take forty times
-/// its length.
-fn reduced(profile: &Profile, body: &[u8], most: u64) -> Result<Option<Bytes>, NotRecorded> {
-    let most = usize::try_from(most).unwrap_or(usize::MAX);
-    if body.len() <= most {
-        return Ok(None);
     }
-    let left = profile::reduce(profile.reduce(), body, most).ok_or(NotRecorded::BodyTooLarge)?;
-    Ok(Some(left.into()))
+    let Some(body) = answer.judged() else { return Ok(answer) };
+    let reference = reference(call, profile, at + rules.judge_wait).await;
+    let request = RequestFacts { reference, ..facts(call) };
+    let seen = profile::Answer { status: answer.head.status, headers: &answer.head.headers, body };
+    answer.meaning = match profile.judge(&request, &seen, &guard.terms()) {
+        Judgement::Verdict(verdict) => Meaning::Verdict(status, verdict),
+        Judgement::Accepted => Meaning::Nothing,
+        Judgement::Not(reason) => Meaning::NotRecorded(reason),
+    };
+    Ok(answer)
 }
 
 /// What the rules want to know of the request, but for [`reference`].
@@ -248,7 +245,7 @@ async fn judge_200(
     };
     let bytes = match read(body, Reach { kept: cap, beyond: None, wait: rules.judge_wait }).await? {
         (AnswerBody::Whole(bytes), _) => bytes,
-        (body, _) => return Ok(Answer { head, body, meaning: Meaning::Accepted, reduced: None, at }),
+        (body, _) => return Ok(Answer { head, body, reduced: None, meaning: Meaning::Accepted, at }),
     };
     let mut request = facts(call);
     let answer = profile::Answer { status: head.status, headers: &head.headers, body: &bytes };
@@ -266,7 +263,7 @@ async fn judge_200(
             forbidden.map_or(verdict, Meaning::NotRecorded)
         }
     };
-    Ok(Answer { head, body: AnswerBody::Whole(bytes), meaning, reduced: None, at })
+    Ok(Answer { head, body: AnswerBody::Whole(bytes), reduced: None, meaning, at })
 }
 
 /// Whether the answer says that its body is one JSON text. A type of many, which is a stream, is another one.

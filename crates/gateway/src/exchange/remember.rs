@@ -54,8 +54,8 @@ pub(super) async fn remember(
         }
         (Meaning::NotRecorded(reason), _) => {
             memory.not_recorded(*reason);
-            if let (NotRecorded::Unclassified, AnswerBody::Whole(body), Some(guarded)) =
-                (reason, &answer.body, &plan.guarded)
+            if let (NotRecorded::Unclassified, Some(body), Some(guarded)) =
+                (reason, answer.judged(), &plan.guarded)
             {
                 memory.unclassified(&Refusal {
                     upstream: upstream.name(),
@@ -125,22 +125,18 @@ impl Refused<'_> {
         }
     }
 
-    /// The body as it is kept, and what it is then: all of it, or without what the profile says may be left out.
-    fn kept(answer: &Answer, body: &Bytes) -> (u32, Bytes) {
-        match &answer.reduced {
-            Some(reduced) => (REDUCED_SCHEMA, reduced.clone()),
-            // a copy of its own: a slice would keep the connection's whole read buffer alive
-            None => (ENTRY_SCHEMA, Bytes::copy_from_slice(body)),
-        }
-    }
-
     async fn record(
         &self,
         document: &Document,
         answer: &Answer,
         record: &mut Record,
     ) -> Result<(), NotRecorded> {
-        let AnswerBody::Whole(body) = &answer.body else { return Err(NotRecorded::Incomplete) };
+        let (schema, body) = match (&answer.reduced, &answer.body) {
+            (Some(reduced), _) => (REDUCED_SCHEMA, reduced.clone()),
+            // a copy of its own: a slice would keep the connection's whole read buffer alive
+            (None, AnswerBody::Whole(body)) => (ENTRY_SCHEMA, Bytes::copy_from_slice(body)),
+            (None, _) => return Err(NotRecorded::Incomplete),
+        };
         let deadline = until(self.guard, answer);
         let facts = match tokio::time::timeout_at(deadline.into(), document.facts(self.documents)).await {
             Ok(Ok(facts)) => facts,
@@ -151,7 +147,6 @@ impl Refused<'_> {
             Err(_) => return Err(NotRecorded::Incomplete),
         };
         record.document = Some(facts.digest);
-        let (schema, body) = Self::kept(answer, body);
         let now = self.gateway.clock.now();
         let life = self.life();
         let entry = Entry {
