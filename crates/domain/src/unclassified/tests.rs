@@ -154,7 +154,7 @@ fn rule_of(status: u16, body: &str) -> Option<String> {
 fn the_rule_can_be_pasted() {
     let rule = rule_of(400, r#"{"error":{"code":"InvalidImageFormat"}}"#).unwrap();
     let (comment, rule) = rule.split_once("- rule").unwrap();
-    assert_eq!(comment.lines().count(), 4);
+    assert_eq!(comment.lines().count(), 3);
     assert!(
         comment.lines().all(|line| line.starts_with("# ")) && comment.contains("`extends: openai`"),
         "{comment}"
