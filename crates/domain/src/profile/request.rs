@@ -29,7 +29,7 @@ pub enum Phase {
 pub struct RequestFacts {
     /// The step.
     pub phase: Phase,
-    /// Its `Content-Type`, as sent.
+    /// Its `Content-Type`, as the key has it: letter case and blanks do not count, nor the boundary of a form.
     pub content_type: Option<String>,
     /// How it names its input.
     pub reference: Option<Reference>,
@@ -102,7 +102,7 @@ impl<'k> ReferenceSearch<'k> {
         self.reading = Reading::Start;
         self.structured = false;
         if let Some(key) = self.keys.of_field(name) {
-            self.found.get_or_insert_with(|| Reference::Named(key.clone()));
+            self.found.get_or_insert_with(|| Reference::Named(key.into()));
         }
     }
 
@@ -205,13 +205,14 @@ impl<'k> Keys<'k> {
     /// Whether the value of a key names something. One that may carry the document as well does not where it is base64.
     fn names(&self, key: usize, value: &[u8]) -> bool {
         let base64 = |b: &u8| b.is_ascii_alphanumeric() || b"+/=-_ \t\r\n".contains(b);
-        let carries = |key: &Box<str>| self.documents.contains(key);
-        names(value) && !(self.keys.get(key).is_some_and(carries) && value.iter().all(base64))
+        let carries = self.keys.get(key).is_some_and(|key| self.documents.contains(key));
+        names(value) && !(carries && value.iter().all(base64))
     }
 
     /// The key that a field of a form or a query is: frameworks write those of nested values as `a[b]`, `a.b` and `b[]`.
-    fn of_field(&self, name: &[u8]) -> Option<&'k Box<str>> {
-        let of = |name: &[u8]| self.keys.iter().find(|key| key.as_bytes().eq_ignore_ascii_case(name));
+    fn of_field(&self, name: &[u8]) -> Option<&'k str> {
+        let is = |key: &&str, name: &[u8]| key.as_bytes().eq_ignore_ascii_case(name);
+        let of = |name: &[u8]| self.keys.iter().map(AsRef::as_ref).find(|key| is(key, name));
         let mut last = name;
         while let Some(open) = last.strip_suffix(b"]").and_then(|rest| rest.iter().rposition(|b| *b == b'['))
         {
@@ -295,7 +296,7 @@ impl Pairs {
         if let Some(key) = keys.of_field(&name)
             && names(&value)
         {
-            found.get_or_insert_with(|| Reference::Named(key.clone()));
+            found.get_or_insert_with(|| Reference::Named(key.into()));
         }
         if let Some(Ok(begin)) = json_begins(&value) {
             let mut inner = ReferenceSearch::new(keys.keys, keys.documents, None);
