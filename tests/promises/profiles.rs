@@ -135,13 +135,15 @@ async fn input_by_reference_is_never_remembered_however_it_is_named() {
     );
     let utf16: Vec<u8> = r#"{"urlSource":"https://a"}"#.encode_utf16().flat_map(u16::to_le_bytes).collect();
     let json_type = ("Content-Type", "application/json");
-    type Fields<'f> = &'f [(&'f str, &'f str)];
-    let sent: [(Fields<'_>, &[u8]); 5] = [
-        (&[("Content-Type", &content_type)], form.as_ref()),
-        (&[json_type, ("Content-Encoding", "gzip")], b"\x1f\x8b compressed"),
-        (&[("Content-Type", "application/json; charset=utf-16")], &utf16),
-        (&[json_type, ("Content-Type", "application/x-www-form-urlencoded")], b"urlSource=https://a"),
-        (&[("Content-Type", "application/cbor")], b"\xa1\x69urlSource\x61a"),
+    let sent = [
+        (&[("Content-Type", content_type.as_str())][..], form.as_ref()),
+        (&[json_type, ("Content-Encoding", "gzip")][..], &b"\x1f\x8b compressed"[..]),
+        (&[("Content-Type", "application/json; charset=utf-16")][..], &utf16[..]),
+        (
+            &[json_type, ("Content-Type", "application/x-www-form-urlencoded")][..],
+            &b"urlSource=https://a"[..],
+        ),
+        (&[("Content-Type", "application/cbor")][..], &b"\xa1\x69urlSource\x61a"[..]),
     ];
     for (headers, body) in sent {
         let send = async || {

@@ -131,12 +131,17 @@ fn input_in_a_notation_that_is_not_read() {
 #[test]
 fn the_state_of_the_machine() {
     let document = SavedRequest { content_type: Some("application/pdf"), ..SavedRequest::default() };
-    let docling = |message: &str| {
-        let error =
-            json!({"component_type": "user_input", "category": "backend_failure", "error_message": message});
+    let of_category = |category: &str, message: &str| {
+        let error = json!({"component_type": "user_input", "category": category, "error_message": message});
         let answer = json!({"status": "failure", "document": {"md_content": null}, "errors": [error]});
         judged("docling-serve", &document, 200, &answer)
     };
+    let docling = |message: &str| of_category("backend_failure", message);
+    assert_eq!(
+        of_category("policy", "File format not allowed"),
+        Remember::Short,
+        "a limit that is configured"
+    );
     assert_eq!(docling("Input document a.pdf is not valid."), Remember::Full);
     let pdf = |message: &str| {
         let detail = format!("File does not appear to be a valid PDF. Error: {message}");

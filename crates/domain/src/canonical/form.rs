@@ -65,13 +65,18 @@ pub struct Form {
     pub empty: bool,
     /// How to rewrite the body before it is sent. Always empty with [`FileNameRule::Keyed`].
     pub edits: Vec<Edit>,
-    /// The names of the parts that are no files and say anything, and where in the body, as it was fed, what they say is, in order;
-    /// `None` when they are too many or too long to keep.
-    pub values: Option<Vec<FormValue>>,
+    /// The parts that are no files and say anything, in order; `None` when they are too many or too long to keep.
+    pub values: Option<Vec<FieldValue>>,
 }
 
-/// The name of a part that is no file, and where in the body, as it was fed, its value is.
-pub type FormValue = (Vec<u8>, Range<u64>);
+/// A part of a form that is no file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldValue {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Where in the body, as it was fed, its content is.
+    pub content: Range<u64>,
+}
 
 /// A replacement in the body. The edits of a form are in rising order, do not overlap and count in bytes of the body as it
 /// was fed.
@@ -136,7 +141,7 @@ pub struct FormReader {
     name: Vec<u8>,
     files: Vec<Range<u64>>,
     edits: Vec<Edit>,
-    values: Option<Vec<FormValue>>,
+    values: Option<Vec<FieldValue>>,
 }
 
 impl FormReader {
@@ -305,7 +310,9 @@ impl FormReader {
                     self.values =
                         self.values.take().filter(|v| v.len() < MAX_VALUES && name.len() <= MAX_VALUE_NAME);
                     let content = self.content_at..self.content_at + self.region_length;
-                    self.values.iter_mut().for_each(|values| values.push((name.clone(), content.clone())));
+                    self.values.iter_mut().for_each(|values| {
+                        values.push(FieldValue { name: name.clone(), content: content.clone() });
+                    });
                 }
                 self.close_region(TAG_CONTENT);
             }

@@ -29,7 +29,7 @@ pub enum Phase {
 pub struct RequestFacts {
     /// The step.
     pub phase: Phase,
-    /// Its `Content-Type`, as sent.
+    /// Its `Content-Type`, as the key has it: letter case and blanks do not count, nor the boundary of a form.
     pub content_type: Option<String>,
     /// How it names its input.
     pub reference: Option<Reference>,
@@ -212,9 +212,8 @@ impl<'k> Keys<'k> {
 
     /// The key that a field of a form or a query is: frameworks write those of nested values as `a[b]`, `a.b` and `b[]`.
     fn of_field(&self, name: &[u8]) -> Option<&'k str> {
-        let of = |name: &[u8]| {
-            self.keys.iter().map(|key| &**key).find(|key| key.as_bytes().eq_ignore_ascii_case(name))
-        };
+        let is = |key: &&str, name: &[u8]| key.as_bytes().eq_ignore_ascii_case(name);
+        let of = |name: &[u8]| self.keys.iter().map(AsRef::as_ref).find(|key| is(key, name));
         let mut last = name;
         while let Some(open) = last.strip_suffix(b"]").and_then(|rest| rest.iter().rposition(|b| *b == b'['))
         {

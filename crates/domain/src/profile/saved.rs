@@ -2,8 +2,8 @@
 
 use super::Profile;
 use super::request::{Phase, ReferenceSearch, RequestFacts};
-use crate::canonical::fields::MediaType;
-use crate::canonical::form::{FileNameRule, FormReader, FormValue};
+use crate::canonical::fields::{MediaType, content_type as content_type_of};
+use crate::canonical::form::{FieldValue, FileNameRule, FormReader};
 
 /// The content type of a request of which neither type nor body is known: that of a document.
 const ASSUMED: &str = "application/octet-stream";
@@ -35,12 +35,15 @@ impl SavedRequest<'_> {
             search.query(query.as_bytes());
         }
         let body = self.body.unwrap_or_default();
-        match value.and_then(MediaType::boundary_of).and_then(|boundary| values_of_form(&boundary, body)) {
+        let values =
+            value.and_then(MediaType::boundary_of).and_then(|boundary| values_of_form(&boundary, body));
+        let form = values.is_some();
+        match values {
             Some(Some(values)) => {
-                for (name, range) in values {
+                for FieldValue { name, content } in values {
                     search.field(&name);
                     let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
-                    search.feed(body.get(place(range.start)..place(range.end)).unwrap_or_default());
+                    search.feed(body.get(place(content.start)..place(content.end)).unwrap_or_default());
                 }
                 search.fields_end();
             }
@@ -50,12 +53,13 @@ impl SavedRequest<'_> {
             }
         }
         let reference = if profile.references().is_empty() { None } else { search.finish() };
-        RequestFacts { phase, content_type: content_type.map(ToOwned::to_owned), reference }
+        let keyed = |value| String::from_utf8_lossy(&content_type_of(value, form)).into_owned();
+        RequestFacts { phase, content_type: value.map(keyed), reference }
     }
 }
 
-/// A form's values, if they are not too many; `None` when this is no strict form.
-fn values_of_form(boundary: &[u8], body: &[u8]) -> Option<Option<Vec<FormValue>>> {
+/// A form's parts that are no files, if they are not too many; `None` when this is no strict form.
+fn values_of_form(boundary: &[u8], body: &[u8]) -> Option<Option<Vec<FieldValue>>> {
     let mut reader = FormReader::new(boundary, FileNameRule::Keyed);
     reader.feed(body);
     reader.finish().ok().map(|form| form.values)
@@ -80,6 +84,9 @@ mod tests {
         assert_eq!(facts(None, Some(""), None).content_type, None);
         assert_eq!(facts(None, None, Some("%PDF")).content_type, None);
         assert_eq!(facts(None, Some("image/png"), Some("x")).content_type.as_deref(), Some("image/png"));
+        // what the key does not tell apart
+        let same = facts(None, Some("Image/PNG ; Q=1"), Some("x")).content_type;
+        assert_eq!(same.as_deref(), Some("image/png;q=1"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use http::request::Parts;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming};
 use nevertwice_domain::canonical::fields::MediaType;
-use nevertwice_domain::canonical::form::{Form, FormReader, FormValue};
+use nevertwice_domain::canonical::form::{FieldValue, Form, FormReader};
 use nevertwice_domain::fingerprint::BodyDigest;
 use nevertwice_domain::outcome::OwnCode;
 
@@ -38,8 +38,8 @@ pub(super) struct Document {
     pub(super) ranges: Vec<Range<u64>>,
     /// Whether the body was read as a form.
     pub(super) form: bool,
-    /// The names of a form's parts that are no files, and where they are; `None` when they are too many to tell.
-    pub(super) values: Option<Vec<FormValue>>,
+    /// A form's parts that are no files; `None` when they are too many to tell.
+    pub(super) values: Option<Vec<FieldValue>>,
 }
 
 impl Document {

@@ -8,6 +8,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version, header, response};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
+use nevertwice_domain::canonical::fields;
+use nevertwice_domain::canonical::form::FieldValue;
 use nevertwice_domain::outcome::{Outcome, OwnCode};
 use nevertwice_domain::profile::{
     self, Judgement, NotRecorded, Phase, Profile, Reference, ReferenceSearch, RequestFacts, Verdict,
@@ -174,7 +176,11 @@ pub(super) async fn judge(
 
 /// What the rules want to know of the request, but for [`reference`].
 fn facts(call: &Call) -> RequestFacts {
-    let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    // as the key has it: what the key does not tell apart, a rule cannot
+    let text = |value: &HeaderValue| {
+        let form = matches!(&call.body, CallBody::Document(document) if document.form);
+        String::from_utf8_lossy(&fields::content_type(value.as_bytes(), form)).into_owned()
+    };
     RequestFacts { phase: Phase::Submit, content_type: call.content_type.as_ref().map(text), reference: None }
 }
 
@@ -211,12 +217,12 @@ impl Document {
                 search.unreadable();
                 return Ok(());
             };
-            for (name, range) in values {
+            for FieldValue { name, content } in values {
                 search.field(name);
                 let piece = |bytes: &[u8]| {
                     search.feed(bytes);
                 };
-                self.body.visit(std::slice::from_ref(range), piece).await?;
+                self.body.visit(std::slice::from_ref(content), piece).await?;
             }
             search.fields_end();
             return Ok(());
@@ -266,9 +272,12 @@ async fn judge_200(
     Ok(Answer { head, body: AnswerBody::Whole(bytes), reduced: None, meaning, at })
 }
 
-/// Whether the answer says that its body is one JSON text. A type of many, which is a stream, is another one.
+/// Whether the answer says that its body is one JSON text, and no stream of them (`application/stream+json`).
 fn is_json(headers: &HeaderMap) -> bool {
     let value = headers.get(header::CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
+    if memchr::memmem::find(&value.to_ascii_lowercase(), b"stream").is_some() {
+        return false;
+    }
     let media = value.split(|b| *b == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
     media == b"application/json" || media.ends_with(b"+json") || media.starts_with(b"application/x-amz-json-")
 }
@@ -367,4 +376,25 @@ fn fields_too_large(head: &response::Parts) -> bool {
     [header::CONTENT_TYPE, header::CONTENT_ENCODING, header::CONTENT_LANGUAGE]
         .iter()
         .any(|name| head.headers.get_all(name).iter().map(|v| v.len() + 2).sum::<usize>() > MAX_FIELD + 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_of_json_texts_is_not_read_to_its_end() {
+        for (value, json) in [
+            ("application/json", true),
+            ("Application/JSON; charset=utf-8", true),
+            ("application/problem+json", true),
+            ("application/stream+json", false),
+            ("application/json;stream=watch", false),
+            ("application/x-ndjson", false),
+            ("text/event-stream", false),
+        ] {
+            let headers = [(header::CONTENT_TYPE, HeaderValue::from_static(value))].into_iter().collect();
+            assert_eq!(is_json(&headers), json, "{value}");
+        }
+    }
 }
