@@ -116,15 +116,14 @@ fn profile(
     suggested.unwrap_or_else(|| Arc::new(Profile::status()))
 }
 
-/// Hosts of services that speak the OpenAI API, and their profiles.
-const HOSTS: [(&str, &str); 7] = [
+/// Hosts of services that speak the OpenAI API on its own paths, and their profiles.
+const HOSTS: [(&str, &str); 6] = [
     ("api.openai.com", "openai"),
     (".openai.azure.com", "azure-openai"),
     (".cognitiveservices.azure.com", "azure-openai"),
     (".services.ai.azure.com", "azure-openai"),
     ("openrouter.ai", "openrouter"),
     ("api.featherless.ai", "featherless"),
-    ("generativelanguage.googleapis.com", "google-gemini"),
 ];
 
 /// The profile of a chat service, by its base URL or by the name that the operator gave it.

@@ -143,6 +143,12 @@ fn chat_has_the_memory_only_by_rules() {
     assert_eq!(profile("vllm", "http://h", "{}"), "vllm");
     assert_eq!(profile("vllm", "https://api.openai.com", "{profile: mistral-ocr}"), "mistral-ocr");
     // a host that only ends like one is another
+    // its OpenAI paths have no /v1: nothing would be guarded
+    refused(
+        &chat("c", "https://generativelanguage.googleapis.com/v1beta/openai", "{}"),
+        "upstreams[1].negative_cache",
+        "the memory needs a profile with rules",
+    );
     let all = problems(&chat("c", "https://notapi.openai.com.example", "{}"));
     assert!(all.iter().any(|p| p.cause.contains(words)), "{all:?}");
 }
