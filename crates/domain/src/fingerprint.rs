@@ -199,6 +199,10 @@ pub struct UpstreamIdentity<'a> {
     pub tier: &'a str,
     /// The revision of the profile's rules, where there are rules.
     pub profile: Option<&'a [u8; 32]>,
+    /// Whether its own word on a refusal counts.
+    pub trust_refusal_class: bool,
+    /// Whether verdicts that depend on more than the document are remembered.
+    pub remember_keyed: bool,
 }
 
 impl UpstreamIdentity<'_> {
@@ -223,6 +227,12 @@ impl UpstreamIdentity<'_> {
         if let Some(revision) = self.profile {
             put(&mut out, TAG_PROFILE, revision);
         }
+        // what was remembered on wider terms is not used on narrower ones
+        for (tag, on) in [(TAG_TRUST, self.trust_refusal_class), (TAG_KEYED, self.remember_keyed)] {
+            if on {
+                put(&mut out, tag, &[]);
+            }
+        }
         out
     }
 }
@@ -242,6 +252,8 @@ const TAG_URL: u8 = 12;
 const TAG_CREDENTIAL: u8 = 13;
 const TAG_TIER: u8 = 14;
 const TAG_PROFILE: u8 = 15;
+const TAG_TRUST: u8 = 16;
+const TAG_KEYED: u8 = 17;
 
 fn put(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
     out.push(tag);
@@ -431,6 +443,9 @@ mod tests {
             UpstreamIdentity { tier: "S0", ..plain },
             UpstreamIdentity { profile: Some(&[1; 32]), ..plain },
             UpstreamIdentity { profile: Some(&[2; 32]), ..plain },
+            UpstreamIdentity { trust_refusal_class: true, ..plain },
+            UpstreamIdentity { remember_keyed: true, ..plain },
+            UpstreamIdentity { trust_refusal_class: true, remember_keyed: true, ..plain },
         ]
         .map(|identity| identity.encode(&DeploymentKey::NONE));
         for (i, one) in all.iter().enumerate() {

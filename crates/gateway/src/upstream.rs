@@ -161,6 +161,8 @@ fn in_force(
         credential: credential.map(|(name, value)| (name.as_str(), value.as_bytes())),
         tier: &guard.rules.tier,
         profile: profile.revision(),
+        trust_refusal_class: guard.rules.trust_refusal_class,
+        remember_keyed: guard.rules.remember_keyed,
     };
     let identity = identity.encode(key);
     let base = |scope: &Scope| {

@@ -48,6 +48,10 @@ impl SavedRequest<'_> {
                 search.fields_end();
             }
             Some(None) => search.unreadable(),
+            // a form of which no part was saved
+            None if value
+                .and_then(MediaType::boundary_of)
+                .is_some_and(|boundary| !has_parts(&boundary, body)) => {}
             None => {
                 search.feed(body);
             }
@@ -56,6 +60,10 @@ impl SavedRequest<'_> {
         let keyed = |value| String::from_utf8_lossy(&content_type_of(value, form)).into_owned();
         RequestFacts { phase, content_type: value.map(keyed), reference }
     }
+}
+
+fn has_parts(boundary: &[u8], body: &[u8]) -> bool {
+    memchr::memmem::find(body, &[b"--", boundary].concat()).is_some()
 }
 
 /// A form's parts that are no files, if they are not too many; `None` when this is no strict form.
@@ -108,6 +116,7 @@ mod tests {
         // a form that is not strict may be read by the service all the same
         let lenient = form("name=\"url\"").replace('\r', "");
         assert_eq!(facts(None, multipart, Some(&lenient)).reference, Some(Reference::Unsure));
+        assert_eq!(facts(None, multipart, Some("...")).reference, None);
         let none = SavedRequest { body: Some(b"{\"url\":\"https://a\"}"), ..SavedRequest::default() };
         assert_eq!(none.facts(Phase::Poll, &Profile::status()).reference, None);
     }
