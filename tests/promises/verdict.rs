@@ -29,7 +29,7 @@ fn write(dir: &Path, name: &str, text: &str) -> String {
 #[tokio::test]
 async fn a_saved_answer_is_judged_with_its_reasons() {
     let dir = tempfile::tempdir().unwrap_or_else(|error| unreachable!("{error}"));
-    let body = r#"{"error":{"code":"invalid_image","message":"m"}}"#;
+    let body = r#"{"error":{"code":"invalid_image_format","message":"m"}}"#;
     let whole = format!(
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n\r\n{body}"
     );
@@ -59,7 +59,7 @@ async fn a_saved_answer_is_judged_with_its_reasons() {
 #[tokio::test]
 async fn every_line_is_answered_in_its_place() {
     let dir = tempfile::tempdir().unwrap_or_else(|error| unreachable!("{error}"));
-    let good = r#"{"profile":"openai","status":400,"body":{"error":{"code":"invalid_image"}}}"#;
+    let good = r#"{"profile":"openai","status":400,"body":{"error":{"code":"invalid_image_format"}}}"#;
     let all = write(dir.path(), "good", &format!("{good}\n{good}\n"));
     assert_eq!(told(&verdict(&["--batch", &all]).await, 0).lines().count(), 2);
     let broken = write(dir.path(), "broken", &format!("{good}\nno\n{good}\n"));
