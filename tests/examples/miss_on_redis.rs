@@ -1,5 +1,6 @@
 //! What a guarded miss costs more with the store on Redis than with the embedded one: both gateways in one run, asked in turn, and
-//! a PING of the same Redis beside them; once with Redis on this machine, once with Redis a millisecond away.
+//! a PING of the same Redis beside them, by a thread that waits for it and by a task of an asynchronous program, as the gateway is
+//! one; once with Redis on this machine, once with Redis a millisecond away.
 //!
 //! ```sh
 //! cargo build --release -p nevertwice
@@ -9,12 +10,15 @@
 #![expect(clippy::print_stdout, reason = "a program that prints a table")]
 #![expect(clippy::unwrap_used, reason = "what fails here should stop it")]
 
-use std::io::{Read, Write};
+use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use nevertwice_testkit::rig::{connect, head, read_200, upstream};
 use nevertwice_testkit::{Chaos, Fault, Gateway, Redis};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 
 const REQUESTS: usize = 200;
 const DOCUMENT: usize = 1024;
@@ -37,14 +41,17 @@ fn main() {
         let at = if away.is_zero() { redis.addr() } else { way.addr() };
         let [embedded, shared] = runtime.block_on(start(documents, at));
         let before = redis.calls("evalsha");
-        let mut times = [const { Vec::new() }; 3];
+        let mut times = [const { Vec::new() }; 4];
+        let mut tasks = JoinSet::new();
+        let asking = runtime.block_on(link(at, &mut tasks));
         for round in 0..rounds {
             misses(embedded.addr, round, pause, &mut times[0]);
             misses(shared.addr, round, pause, &mut times[1]);
             pings(at, pause, &mut times[2]);
+            runtime.block_on(ask(&asking, pause, &mut times[3]));
         }
         let scripts = (redis.calls("evalsha") - before) as f64 / (rounds * REQUESTS) as f64;
-        let [embedded, shared, ping] = times.map(|mut times| {
+        let [embedded, shared, ping, task] = times.map(|mut times| {
             // the first tenth warms up
             times.drain(..times.len() / 10);
             times.sort_unstable();
@@ -52,9 +59,10 @@ fn main() {
         });
         let added = shared - embedded;
         println!(
-            "embedded {embedded:.0}, Redis {shared:.0}, PING {ping:.1}: {added:.0} more, {:.2} round trips; scripts a miss: \
-             {scripts:.2}",
-            added / ping
+            "embedded {embedded:.0}, Redis {shared:.0}: {added:.0} more; PING {ping:.1}, by a task {task:.1}: {:.2} and {:.2} round \
+             trips; scripts a miss: {scripts:.2}",
+            added / ping,
+            added / task
         );
     }
 }
@@ -78,6 +86,43 @@ fn misses(addr: SocketAddr, round: usize, pause: Duration, times: &mut Vec<Durat
         times.push(began.elapsed());
         std::thread::sleep(pause);
     }
+}
+
+type Asked = oneshot::Sender<()>;
+
+/// A task that owns a connection, as clients of asynchronous programs have one: others hand it what is to be sent.
+async fn link(addr: SocketAddr, tasks: &mut JoinSet<()>) -> mpsc::Sender<Asked> {
+    let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let (asking, mut asked) = mpsc::channel::<Asked>(16);
+    tasks.spawn(async move {
+        let mut buffer = [0; 16];
+        while let Some(answer) = asked.recv().await {
+            stream.write_all(b"PING\r\n").await.unwrap();
+            assert!(stream.read(&mut buffer).await.unwrap() > 0);
+            let _ = answer.send(());
+        }
+    });
+    asking
+}
+
+async fn ask(link: &mpsc::Sender<Asked>, pause: Duration, times: &mut Vec<Duration>) {
+    let link = link.clone();
+    // on a worker, as a request is
+    let mut asking = JoinSet::new();
+    asking.spawn(async move {
+        let mut times = Vec::with_capacity(REQUESTS);
+        for _ in 0..REQUESTS {
+            let began = Instant::now();
+            let (answer, answered) = oneshot::channel();
+            link.send(answer).await.unwrap();
+            answered.await.unwrap();
+            times.push(began.elapsed());
+            tokio::time::sleep(pause).await;
+        }
+        times
+    });
+    times.extend(asking.join_next().await.unwrap().unwrap());
 }
 
 fn pings(addr: SocketAddr, pause: Duration, times: &mut Vec<Duration>) {
