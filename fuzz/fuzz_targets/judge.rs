@@ -12,7 +12,7 @@ use nevertwice_config::profiles::Catalog;
 use nevertwice_domain::profile::Profile;
 
 #[path = "../../crates/config/tests/it/holds.rs"]
-#[allow(dead_code)]
+#[expect(dead_code, reason = "shared with the tests, which use all of it")]
 mod holds;
 
 const PROFILES: [&str; 12] = [

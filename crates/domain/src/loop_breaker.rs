@@ -118,7 +118,7 @@ impl FailureRun {
         }
         self.seen_from(tenant, now);
         let tenants = self.tenants.iter().filter(|(_, at)| !late(*at, policy, now)).count();
-        if !again && (self.times.len() < most || policy.two_tenants && tenants < 2) {
+        if !again && self.times.len() < most || policy.two_tenants && tenants < 2 {
             return false;
         }
         self.hold = Some(Hold { since: now, until: now.plus_ms(policy.hold_ms) });
@@ -263,8 +263,10 @@ mod tests {
         assert_eq!(run.held(Millis(1002)), None);
         assert!(!run.is_over(&POLICY, Millis(1102)) && run.is_over(&POLICY, Millis(1103)));
         let mut late = run.clone();
-        // the next failure within the window holds it again, whoever it is from
-        assert!(run.failed(&TWO, status(500), &tenant(1), Millis(1102)));
+        // the next failure within the window holds it again, but where two tenants are asked for it takes both of them again
+        assert!(run.clone().failed(&POLICY, status(500), &tenant(1), Millis(1101)));
+        assert!(!run.failed(&TWO, status(500), &tenant(1), Millis(1101)));
+        assert!(run.failed(&TWO, status(500), &tenant(2), Millis(1102)));
         assert_eq!(run.held(Millis(1102)), Some(Hold { since: Millis(1102), until: Millis(2102) }));
         assert!(!late.failed(&POLICY, status(500), &tenant(1), Millis(1103)), "that one is the first anew");
         assert!(!late.failed(&POLICY, status(500), &tenant(1), Millis(1104)));
@@ -359,8 +361,8 @@ mod tests {
                 let mut who: Vec<u8> = counted.iter().map(|(_, who)| *who).collect();
                 who.sort_unstable();
                 who.dedup();
-                let enough = counted.len() >= failures as usize && (!two_tenants || who.len() >= 2);
-                prop_assert_eq!(begun, hold.is_some() || enough);
+                let enough = hold.is_some() || counted.len() >= failures as usize;
+                prop_assert_eq!(begun, enough && (!two_tenants || who.len() >= 2));
                 if begun {
                     hold = Some((now, now + i64::try_from(hold_ms).unwrap_or(0)));
                 }
