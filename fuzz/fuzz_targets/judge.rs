@@ -73,7 +73,7 @@ fuzz_target!(|data: &[u8]| {
         headers: if more & 2 == 0 { &headers[..2] } else { &headers },
         body,
         path: if more & 4 == 0 { "/read" } else { "/read?url=https%3A%2F%2Fa" },
-        request_type: pick(&TYPES, *request_type),
+        request_type: pick::<&str>(&TYPES, *request_type),
         request,
     };
     holds::judged(&LOADED[usize::from(*profile) % LOADED.len()], &said);
