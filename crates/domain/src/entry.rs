@@ -4,7 +4,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Millis;
 use crate::fingerprint::{DocumentDigest, Fingerprint};
@@ -33,7 +33,7 @@ pub struct ReplayFields {
 }
 
 /// The document that was refused, as people know it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DocumentFacts {
     /// SHA-256 of the document; of a form, of its file parts in order.
     pub digest: DocumentDigest,

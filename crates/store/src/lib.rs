@@ -26,6 +26,7 @@ pub mod memory;
 pub mod redis;
 pub mod sqlite;
 pub mod suite;
+pub mod work;
 
 pub use moving::{Imported, Moved};
 pub use news::News;
@@ -68,6 +69,12 @@ pub trait RefusalStore: Send + Sync {
     /// `None` where nothing can be recorded then.
     fn last_fence(&self) -> Option<Fence> {
         None
+    }
+
+    /// Whether fences mean the same in every process that opens this store, now and later. Else one that was taken by another process, or
+    /// before a restart, says nothing.
+    fn fences_last(&self) -> bool {
+        false
     }
 
     /// Records a verdict, unless a forget that matches it came after `fence`. On return the entry is durable. Where it replaces

@@ -307,6 +307,10 @@ impl RefusalStore for RedisStore {
         }
     }
 
+    fn fences_last(&self) -> bool {
+        true
+    }
+
     async fn record(&self, candidate: Candidate, fence: Fence) -> Result<Recorded, StoreError> {
         self.shared.check_open()?;
         let result = self.shared.record(&candidate, fence).await;

@@ -1,0 +1,250 @@
+//! Where operations and jobs live: beside the memory, and needed where it is not. Two traits, [`OperationStore`] and
+//! [`JobStore`]; implemented in memory (the reference), on SQLite for one machine, and on Redis for a fleet; one conformance suite.
+//!
+//! Unlike the memory, which may be lost, this is what callers were promised: what was acknowledged is durable.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use nevertwice_domain::clock::Millis;
+use nevertwice_domain::entry::Selector;
+use nevertwice_domain::job::{Job, JobError, JobId, JobStatus, ResultFacts};
+use nevertwice_domain::operation::{Operation, OperationId};
+use nevertwice_domain::tenant::{TenantId, UpstreamName};
+
+use crate::StoreError;
+
+/// How long a claim on a job holds without being renewed. A worker that dies is replaced after this.
+pub const CLAIM_LIFE: Duration = Duration::from_secs(15);
+
+/// Operations that a gateway has given an id.
+#[async_trait]
+pub trait OperationStore: Send + Sync {
+    /// Keeps an operation until it expires. Durable on return. The number of operations is bounded; the oldest make room.
+    ///
+    /// # Errors
+    /// When it could not be made durable.
+    async fn put(&self, operation: &Operation) -> Result<(), StoreError>;
+
+    /// The operation with this id; `None` when there is none, or none any more.
+    ///
+    /// # Errors
+    /// When the store could not be asked.
+    async fn operation(&self, id: &OperationId) -> Result<Option<Operation>, StoreError>;
+
+    /// Its outcome is known: nothing of it is [pending](nevertwice_domain::operation::Pending) any more. Of several who say so at
+    /// once, one is told `true`.
+    ///
+    /// # Errors
+    /// When it could not be made durable.
+    async fn settle(&self, id: &OperationId) -> Result<bool, StoreError>;
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// When it could not be made durable.
+    async fn remove(&self, id: &OperationId) -> Result<(), StoreError>;
+
+    /// At most `limit` operations whose `next_look_at` has come, each handed to one caller alone: it comes again at `again_at`,
+    /// with one look more counted, unless it is settled.
+    ///
+    /// # Errors
+    /// When the store could not be asked.
+    async fn due(&self, now: Millis, again_at: Millis, limit: usize) -> Result<Vec<Operation>, StoreError>;
+
+    /// What matches is pending no more: a verdict of theirs would be one from before a forget. Everything that an entry of theirs
+    /// might match counts as a match. A store whose fences outlive the process
+    /// ([`RefusalStore::fences_last`](crate::RefusalStore::fences_last)) need not do anything.
+    ///
+    /// # Errors
+    /// When it could not be made durable.
+    async fn forget_pending(&self, which: &Selector) -> Result<(), StoreError>;
+}
+
+/// Jobs, and the work on them. A job is taken by one worker at a time: what a worker does to it counts only as long as its
+/// [`Claim`] holds.
+#[async_trait]
+pub trait JobStore: Send + Sync {
+    /// Takes a job in: durable on return, with its input. Where the job has an idempotency key that another job of its tenant has,
+    /// the one that was there is returned, or there is a conflict, or the new one takes its place
+    /// ([`Job::answers_its_key`]). A job that is final already is kept and never handed out.
+    ///
+    /// # Errors
+    /// When it could not be made durable; it is not taken in then.
+    async fn submit(&self, job: Job, input: Bytes, bounds: &JobBounds) -> Result<Submitted, StoreError>;
+
+    /// The job; `None` when there is none, or none any more.
+    ///
+    /// # Errors
+    /// When the store could not be asked.
+    async fn job(&self, id: &JobId) -> Result<Option<Job>, StoreError>;
+
+    /// Its input.
+    ///
+    /// # Errors
+    /// When the store could not be asked.
+    async fn input(&self, id: &JobId) -> Result<Option<Bytes>, StoreError>;
+
+    /// The body of its result.
+    ///
+    /// # Errors
+    /// When the store could not be asked.
+    async fn result(&self, id: &JobId) -> Result<Option<Bytes>, StoreError>;
+
+    /// A page of jobs, the latest first.
+    ///
+    /// # Errors
+    /// When the store could not be asked.
+    async fn list(&self, query: &JobQuery) -> Result<JobPage, StoreError>;
+
+    /// How many jobs of each upstream wait or run.
+    ///
+    /// # Errors
+    /// When the store could not be asked.
+    async fn depth(&self) -> Result<Vec<JobDepth>, StoreError>;
+
+    /// Gives a job up: one that waits is cancelled at once, of one that runs its worker is told, one that is final stays as it is.
+    /// Returns it as it is then.
+    ///
+    /// # Errors
+    /// When it could not be made durable.
+    async fn cancel(&self, id: &JobId, expires_at: Millis) -> Result<Option<Job>, StoreError>;
+
+    /// An operator's word: one that has failed or was cancelled waits again, as if for its first attempt; any other stays as it
+    /// is. Returns it as it is then.
+    ///
+    /// # Errors
+    /// When it could not be made durable.
+    async fn retry(&self, id: &JobId) -> Result<Option<Job>, StoreError>;
+
+    /// The next job of this upstream whose time has come, in the order in which they came; waits up to `wait` for one. The claim
+    /// holds for [`CLAIM_LIFE`] from its last renewal. A job whose worker has let its claim lapse is handed out again, `sent` as that
+    /// worker left it.
+    ///
+    /// # Errors
+    /// When the store could not be asked.
+    async fn claim(&self, upstream: &UpstreamName, wait: Duration) -> Result<Option<Claim>, StoreError>;
+
+    /// Prolongs a claim.
+    ///
+    /// # Errors
+    /// When the store could not be asked; the claim holds as long as it did.
+    async fn renew(&self, claim: &Claim) -> Result<Held, StoreError>;
+
+    /// A call is about to be made: `sent` is set and `attempts` counted, durably, if the claim holds. Returns whether it does; where it
+    /// does not, no call may be made.
+    ///
+    /// # Errors
+    /// When it could not be made durable; no call may be made then.
+    async fn sending(&self, claim: &Claim) -> Result<bool, StoreError>;
+
+    /// The job comes to its end, or waits for its next attempt, and the claim is over. Returns whether the claim held; where it did
+    /// not, nothing has changed.
+    ///
+    /// # Errors
+    /// When it could not be made durable.
+    async fn settle_job(&self, claim: &Claim, end: JobEnd) -> Result<bool, StoreError>;
+}
+
+/// How many jobs there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JobBounds {
+    /// Jobs of one upstream that wait.
+    pub max_queued: u64,
+    /// When a job that is final from the start is removed, and when one that never comes to its end is.
+    pub expires_at: Millis,
+}
+
+/// What became of a submitted job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Submitted {
+    /// It was taken in.
+    New(Job),
+    /// A job with its key and its request was there already.
+    Same(Job),
+    /// A job with its key and another request was there already.
+    Conflict(JobId),
+    /// Too many wait.
+    Full,
+}
+
+/// A worker's right to a job.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The job, as it was handed out: `running`.
+    pub job: Job,
+    /// Tells this claim from every other.
+    pub token: String,
+}
+
+/// What a renewal says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// The claim holds.
+    Yes,
+    /// It holds, and the job's owner has given it up.
+    Cancelled,
+    /// It does not hold: another worker may have the job.
+    No,
+}
+
+/// How a claim ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobEnd {
+    /// The job has come to its end.
+    Final {
+        /// `Succeeded`, `Failed` or `Cancelled`.
+        status: JobStatus,
+        /// Why it failed.
+        error: Option<JobError>,
+        /// The upstream's answer.
+        result: Option<(ResultFacts, Bytes)>,
+        /// When.
+        at: Millis,
+        /// When it is removed.
+        expires_at: Millis,
+    },
+    /// It waits for another attempt.
+    Again {
+        /// Why the last one failed; `None` when none was made.
+        error: Option<JobError>,
+        /// Not before.
+        not_before: Millis,
+    },
+}
+
+/// Which jobs to list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobQuery {
+    /// Of this tenant.
+    pub tenant: Option<TenantId>,
+    /// Of this upstream.
+    pub upstream: Option<UpstreamName>,
+    /// With this status.
+    pub status: Option<JobStatus>,
+    /// At most this many; 1 to 1,000.
+    pub limit: usize,
+    /// Go on after this: the `next` of the page before.
+    pub after: Option<JobId>,
+}
+
+/// Part of a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobPage {
+    /// The jobs.
+    pub items: Vec<Job>,
+    /// Where the next page begins; `None` at the end.
+    pub next: Option<JobId>,
+}
+
+/// How many jobs of an upstream are not final.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobDepth {
+    /// The upstream.
+    pub upstream: UpstreamName,
+    /// Jobs that wait.
+    pub queued: u64,
+    /// Jobs that workers have.
+    pub running: u64,
+}
