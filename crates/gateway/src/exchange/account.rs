@@ -9,6 +9,7 @@ use hyper::body::{Body, Incoming};
 use nevertwice_domain::audit::{AuditEvent, bounded_path};
 use nevertwice_domain::clock::Millis;
 use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
+use nevertwice_domain::job::{Job, JobId};
 use nevertwice_domain::outcome::{Outcome, OwnCode};
 use nevertwice_domain::tenant::TenantId;
 use nevertwice_domain::trace::Trace;
@@ -66,15 +67,40 @@ impl Record {
         connection: &OnConnection,
     ) -> Box<Self> {
         let traceparent = request.headers().get(&headers::TRACEPARENT).map(|v| v.as_bytes());
+        let path = bounded_path(request.uri().path());
+        let mut record = Self::new(gateway, request.method().clone(), path, traceparent, connection);
+        record.version = request.version();
+        record.body_unread = !request.body().is_end_stream();
+        record
+    }
+
+    /// Of a worker's attempt at a job: no client waits for it.
+    pub(crate) fn of_job(gateway: &Arc<Shared>, job: &Job) -> Box<Self> {
+        let path = job.request.path.split('?').next().unwrap_or_default();
+        let path = bounded_path(&format!("/jobs/{}{path}", job.upstream));
+        let mut record = Self::new(gateway, Method::POST, path, None, &OnConnection::default());
+        record.job = Some(job.id);
+        record.document = job.request.document;
+        record.bytes_in = job.request.bytes;
+        record
+    }
+
+    fn new(
+        gateway: &Arc<Shared>,
+        method: Method,
+        path: String,
+        traceparent: Option<&[u8]>,
+        connection: &OnConnection,
+    ) -> Box<Self> {
         Box::new(Self {
             gateway: Arc::clone(gateway),
             began: Instant::now(),
             ts: gateway.clock.now(),
             trace: Trace::from_header(traceparent, || fastrand::u64(..)),
-            method: request.method().clone(),
-            path: bounded_path(request.uri().path()),
-            version: request.version(),
-            body_unread: !request.body().is_end_stream(),
+            method,
+            path,
+            version: Version::HTTP_11,
+            body_unread: false,
             tenant: None,
             upstream: None,
             route: None,
@@ -95,6 +121,7 @@ impl Record {
             complete: false,
             abandoned: false,
             connection: Exchanging::new(connection),
+            job: None,
         })
     }
 
@@ -136,10 +163,17 @@ impl Record {
     pub(super) fn answered(&mut self, outcome: Outcome, status: StatusCode) {
         self.outcome = Some(outcome);
         self.status = status.as_u16();
-        if let Some(upstream) = &self.upstream {
+        if let (Some(upstream), None) = (&self.upstream, self.job) {
             let others = self.read_wait + self.flight_wait + self.queue_wait + self.upstream_wait;
             upstream.metrics.overhead.observe(self.began.elapsed().saturating_sub(others).as_secs_f64());
         }
+    }
+
+    /// An attempt that no client waits for has ended like this: the line is complete.
+    pub(crate) fn ended(mut self: Box<Self>, outcome: Outcome, status: u16) {
+        self.outcome = Some(outcome);
+        self.status = status;
+        self.complete = true;
     }
 
     /// A held body was counted while it was read; one that passes, while it went up.
@@ -198,6 +232,7 @@ impl Record {
             attempts: self.attempts,
             end: self.end,
             would_replay: self.would_replay,
+            job: self.job,
         });
     }
 }
