@@ -20,16 +20,23 @@ mod plan;
 mod recall;
 mod remember;
 pub(crate) mod reply;
+pub(crate) mod submit;
+pub(crate) mod unattended;
 
 use std::sync::Arc;
 
+use http::request::Parts;
 use http::{Request, Response};
 use hyper::body::Incoming;
+use nevertwice_config::checked::Drive;
 use nevertwice_domain::outcome::OwnCode;
 
+use crate::adapter;
+use crate::facade::jobs as jobs_facade;
 use crate::Shared;
 use crate::pool::Permit;
 use account::Record;
+use identify::Tenant;
 use connection::OnConnection;
 use judge::Answer;
 use recall::{Call, Known, Recall};
@@ -53,8 +60,13 @@ impl From<OwnCode> for Rejection {
 }
 
 impl Rejection {
-    fn with(code: OwnCode, detail: &'static str) -> Self {
+    pub(crate) fn with(code: OwnCode, detail: &'static str) -> Self {
         Self { code, detail: Some(detail), retry_after_s: None }
+    }
+
+    /// The same, with a word on when to try again.
+    pub(crate) fn again_in(self, seconds: u64) -> Self {
+        Self { retry_after_s: Some(seconds), ..self }
     }
 }
 
@@ -74,7 +86,15 @@ async fn follow(
     request: Request<Incoming>,
     mut record: Box<Record>,
 ) -> Response<Reply> {
-    match approach(&gateway, request, &mut record).await {
+    let (head, body) = request.into_parts();
+    let tenant = match admit_tenant(&gateway, &head, &mut record) {
+        Ok(tenant) => tenant,
+        Err(rejection) => return reply::own(rejection, record),
+    };
+    if let Some(jobs) = gateway.jobs.as_ref().filter(|_| jobs_facade::is_its_own(head.uri.path())) {
+        return Box::pin(jobs_facade::serve(&gateway, jobs, tenant, head, body, record)).await;
+    }
+    match approach(&gateway, tenant, head, body, &mut record).await {
         Err(rejection) => reply::own(rejection, record),
         Ok(Recall::Known(known)) => reply::known(&gateway, &known, record),
         Ok(Recall::Unknown(call)) if call.leads() => {
@@ -87,16 +107,26 @@ async fn follow(
     }
 }
 
-/// Up to the question whether the answer is known already.
-async fn approach(
+/// Who asks, if work is taken at all.
+fn admit_tenant(
     gateway: &Arc<Shared>,
-    request: Request<Incoming>,
+    head: &Parts,
     record: &mut Record,
-) -> Result<Recall, Rejection> {
-    let (head, body) = request.into_parts();
+) -> Result<Arc<Tenant>, Rejection> {
     gateway.accepts_work()?;
     let tenant = identify::tenant(gateway, &head.headers)?;
     record.tenant(&tenant);
+    Ok(tenant)
+}
+
+/// Up to the question whether the answer is known already.
+async fn approach(
+    gateway: &Arc<Shared>,
+    tenant: Arc<Tenant>,
+    head: Parts,
+    body: Incoming,
+    record: &mut Record,
+) -> Result<Recall, Rejection> {
     let plan = plan::route(gateway, tenant, &head)?;
     record.plan(&plan);
     let taken = intake::take(gateway, &plan, &head, body, record).await?;
@@ -105,7 +135,7 @@ async fn approach(
 
 /// One attempt at the upstream. Runs to its end even if the client leaves, when others wait for how it lands.
 async fn attempt(gateway: Arc<Shared>, call: Box<Call>, mut record: Box<Record>) -> Response<Reply> {
-    match answer(&gateway, call, &mut record).await {
+    match answer(&gateway, call, &mut record, Drive::OnePost, std::future::ready(Ok(()))).await {
         Ok(Ending::Live(answer, permit)) => reply::live(*answer, permit, record),
         Ok(Ending::Known(known)) => reply::known(&gateway, &known, record),
         Err(rejection) => reply::own(rejection, record),
@@ -120,7 +150,14 @@ enum Ending {
     Known(Known),
 }
 
-async fn answer(gateway: &Shared, mut call: Box<Call>, record: &mut Record) -> Result<Ending, Rejection> {
+/// `drive` says what the outcome is; `sending` is awaited when the call is about to be made, and may forbid it.
+async fn answer(
+    gateway: &Shared,
+    mut call: Box<Call>,
+    record: &mut Record,
+    drive: Drive,
+    sending: impl Future<Output = Result<(), Rejection>> + Send,
+) -> Result<Ending, Rejection> {
     // a request that found no place says nothing about the document: if it led, another one leads
     let (place, waited) = admit::place(&call, record).await?;
     if waited && let Some(known) = recall::look_again(gateway, &mut call).await {
@@ -131,10 +168,17 @@ async fn answer(gateway: &Shared, mut call: Box<Call>, record: &mut Record) -> R
         return Ok(Ending::Known(known));
     }
     let judged = async {
+        sending.await?;
         let answer = dispatch::send(&mut call, &place, record).await?;
-        judge::judge(gateway, &call, answer, record.uploaded())
+        let answer = judge::judge(gateway, &call, answer, record.uploaded())
             .await
-            .inspect_err(|_| record.end = Some("answer_body"))
+            .inspect_err(|_| record.end = Some("answer_body"))?;
+        match drive {
+            Drive::OnePost => Ok(answer),
+            Drive::SubmitAndPoll | Drive::JobApi => {
+                adapter::outcome(gateway, drive, &call, &place, answer, record).await
+            }
+        }
     };
     match judged.await {
         Ok(judged) => {

@@ -63,6 +63,14 @@ impl Tenants {
         self.by_id.keys().cloned().collect()
     }
 
+    /// Whose job it is; `None` = nobody's that is known any more.
+    pub(crate) fn of_job(&self, id: &TenantId) -> Option<Arc<Tenant>> {
+        match &self.anyone {
+            Some(anyone) => Some(Arc::clone(anyone)).filter(|anyone| anyone.id == *id),
+            None => self.by_name(id.clone()),
+        }
+    }
+
     fn by_key(&self, presented: &[u8]) -> Option<Arc<Tenant>> {
         let hash = KeyHash::of(presented);
         let found = self.by_key.get(&hash)?;

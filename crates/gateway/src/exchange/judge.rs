@@ -21,6 +21,7 @@ use super::recall::{Call, CallBody};
 use super::{Rejection, hold};
 use crate::Shared;
 use crate::body::budget::Reservation;
+use crate::jobs::Room;
 use crate::memory::UpstreamGuard;
 
 /// What an upstream can tell before it has read the document: that it is too long, or of the wrong type.
@@ -28,6 +29,9 @@ const SEEN_IN_THE_HEAD: [u16; 2] = [413, 415];
 
 /// How much is read of a refusal that is longer than what is kept of one, where the profile says what may be left out, in bytes.
 const LONGEST_REFUSAL: u64 = 8 * 1024 * 1024;
+
+/// A result up to this length is read without asking for room.
+const SMALL_RESULT: u64 = 64 << 10;
 
 /// The longest header value that a replay keeps, in bytes.
 const MAX_FIELD: usize = 4096;
@@ -41,6 +45,8 @@ pub(crate) struct Answer {
     pub(super) meaning: Meaning,
     /// When the head arrived.
     pub(super) at: Instant,
+    /// Whether it was recorded as a verdict.
+    pub(super) remembered: bool,
 }
 
 /// The body, as far as it was read.
@@ -106,6 +112,7 @@ pub(super) async fn judge(
             reduced: None,
             meaning: Meaning::Nothing,
             at,
+            remembered: false,
         });
     };
     let rules = &guard.rules;
@@ -142,7 +149,7 @@ pub(super) async fn judge(
                 }
                 false => AnswerBody::Live(body),
             };
-            return Ok(Answer { head, body, reduced: None, meaning, at });
+            return Ok(Answer { head, body, reduced: None, meaning, at, remembered: false });
         }
     };
     let reach = Reach {
@@ -151,7 +158,7 @@ pub(super) async fn judge(
         wait: rules.judge_wait,
     };
     let (body, reason) = read(body, reach).await?;
-    let mut answer = Answer { head, body, reduced: None, meaning: Meaning::NotRecorded(reason), at };
+    let mut answer = Answer { head, body, reduced: None, meaning: Meaning::NotRecorded(reason), at, remembered: false };
     let AnswerBody::Whole(whole) = &answer.body else { return Ok(answer) };
     if whole.len() as u64 > memory.max_body_bytes {
         // before it is judged: a judgement takes many times the memory of what it reads
@@ -251,7 +258,7 @@ async fn judge_200(
     };
     let bytes = match read(body, Reach { kept: cap, beyond: None, wait: rules.judge_wait }).await? {
         (AnswerBody::Whole(bytes), _) => bytes,
-        (body, _) => return Ok(Answer { head, body, reduced: None, meaning: Meaning::Accepted, at }),
+        (body, _) => return Ok(Answer { head, body, reduced: None, meaning: Meaning::Accepted, at, remembered: false }),
     };
     let mut request = facts(call);
     let answer = profile::Answer { status: head.status, headers: &head.headers, body: &bytes };
@@ -269,7 +276,7 @@ async fn judge_200(
             forbidden.map_or(verdict, Meaning::NotRecorded)
         }
     };
-    Ok(Answer { head, body: AnswerBody::Whole(bytes), reduced: None, meaning, at })
+    Ok(Answer { head, body: AnswerBody::Whole(bytes), reduced: None, meaning, at, remembered: false })
 }
 
 /// Whether the answer says that its body is one JSON text, and no stream of them (`application/stream+json`).
@@ -341,6 +348,49 @@ async fn read(mut body: Incoming, mut reach: Reach) -> Result<(AnswerBody, NotRe
         if !chunk.is_empty() {
             chunks.push(chunk);
         }
+    }
+}
+
+/// Reads what is left of a body, in memory of `room`.
+pub(super) async fn to_the_end(
+    body: AnswerBody,
+    limit: u64,
+    idle: Duration,
+    room: &Room,
+) -> Result<Bytes, Rejection> {
+    let (mut chunks, mut rest) = match body {
+        AnswerBody::Whole(bytes) if bytes.len() as u64 > limit => return Err(OwnCode::ResultTooLarge.into()),
+        AnswerBody::Whole(bytes) => return Ok(bytes),
+        AnswerBody::Live(rest) => (Vec::new(), rest),
+        AnswerBody::Begun(chunks, rest) => (chunks, rest),
+    };
+    let mut length: u64 = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+    let stated = rest.size_hint().exact().map(|rest| length + rest);
+    if length > limit || stated.is_some_and(|all| all > limit) {
+        return Err(OwnCode::ResultTooLarge.into());
+    }
+    let mut held = None;
+    loop {
+        if length > SMALL_RESULT && held.is_none() {
+            held = Some(room.take(stated.unwrap_or(limit)).await);
+        }
+        let frame = tokio::time::timeout(idle, rest.frame()).await;
+        let chunk = match frame.map_err(|_| Rejection::from(OwnCode::UpstreamTimeout))? {
+            Some(Err(error)) => return Err(broken(&error).into()),
+            Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+            None => {
+                let whole = chunks.concat().into();
+                return Ok(match held {
+                    Some(held) => held.holding(whole),
+                    None => whole,
+                });
+            }
+        };
+        length += chunk.len() as u64;
+        if length > limit {
+            return Err(OwnCode::ResultTooLarge.into());
+        }
+        chunks.push(chunk);
     }
 }
 

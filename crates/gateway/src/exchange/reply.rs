@@ -32,14 +32,8 @@ pub(super) fn known(gateway: &Shared, known: &Known, record: Box<Record>) -> Res
 
 /// The upstream's own refusal, from the memory: marked, and byte for byte, or marked as reduced.
 fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<Reply> {
+    count_replay(gateway, entry, &mut record);
     let upstream = record.upstream();
-    if let (Some(memory), Some(tenant)) = (&gateway.memory, record.tenant_id()) {
-        memory.count_replay(entry, &tenant);
-    }
-    if let Some(upstream) = &upstream {
-        upstream.metrics.replayed(entry.status);
-    }
-    record.document = Some(entry.document.digest);
     let now = gateway.clock.now();
     let left_ms = match upstream.as_ref().and_then(|u| u.guard.as_ref()) {
         Some(guard) => entry.remaining_under(&guard.rules.life, now),
@@ -60,13 +54,21 @@ fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<
     again.answer(record)
 }
 
+/// A refusal is told once more.
+pub(super) fn count_replay(gateway: &Shared, entry: &Entry, record: &mut Record) {
+    if let (Some(memory), Some(tenant)) = (&gateway.memory, record.tenant_id()) {
+        memory.count_replay(entry, &tenant);
+    }
+    if let Some(upstream) = record.upstream() {
+        upstream.metrics.replayed(entry.status);
+    }
+    record.document = Some(entry.document.digest);
+}
+
 /// The upstream's last answer, while it is spared the request: byte for byte, and marked.
 fn held(held: &Held, mut record: Box<Record>) -> Response<Reply> {
+    count_held(held, &mut record);
     let Held { answer, .. } = held;
-    if let Some(breaker) = record.upstream().as_ref().and_then(|u| u.loop_breaker.as_ref()) {
-        breaker.metrics.held(answer.status.as_u16());
-    }
-    record.document = held.document;
     let again = Again {
         outcome: Outcome::Held(answer.status),
         status: answer.status,
@@ -80,6 +82,14 @@ fn held(held: &Held, mut record: Box<Record>) -> Response<Reply> {
         left_ms: held.left_ms,
     };
     again.answer(record)
+}
+
+/// The upstream is spared a request.
+pub(super) fn count_held(held: &Held, record: &mut Record) {
+    if let Some(breaker) = record.upstream().as_ref().and_then(|u| u.loop_breaker.as_ref()) {
+        breaker.metrics.held(held.answer.status.as_u16());
+    }
+    record.document = held.document;
 }
 
 /// What is answered once more, and how it is marked.
@@ -195,7 +205,7 @@ fn home_location(fields: &mut http::HeaderMap, upstream: &crate::upstream::Upstr
 }
 
 /// The gateway's own answer: a problem document (RFC 9457) with a stable code, never to be taken for an upstream's.
-pub(super) fn own(rejection: Rejection, mut record: Box<Record>) -> Response<Reply> {
+pub(crate) fn own(rejection: Rejection, mut record: Box<Record>) -> Response<Reply> {
     let Rejection { code, detail, retry_after_s } = rejection;
     record.answered(Outcome::Own(code), code.status_code());
     let close = (record.body_unread || closes(code)) && record.version <= Version::HTTP_11;
