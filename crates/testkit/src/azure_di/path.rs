@@ -1,5 +1,8 @@
 //! The paths of the service, at any prefix and with slashes doubled or not.
 
+/// v2.1 writes it in lower case for custom models.
+const RESULTS: &str = "/analyzeresults/";
+
 /// What a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target<'a> {
@@ -17,7 +20,8 @@ impl<'a> Target<'a> {
                 return Some(Self::Submit(model));
             }
         }
-        let (_, after) = path.split_once("/analyzeResults/")?;
+        let at = path.to_ascii_lowercase().find(RESULTS)?;
+        let after = &path[at + RESULTS.len()..];
         let (id, part) = after.split_at(after.find('/').unwrap_or(after.len()));
         Some(Self::Operation { id, part })
     }

@@ -90,7 +90,8 @@ impl Service {
         let (id, v2) = (self.guid(&format!("operation at {authority}")), is_v2(seen.path()));
         let version = seen.target.split(['?', '&']).find(|item| item.starts_with("api-version="));
         let query = version.map_or_else(String::new, |version| format!("?{version}"));
-        let path = format!("{model}/analyzeResults/{id}{query}");
+        let results = if model.contains("/custom/") { "analyzeresults" } else { "analyzeResults" };
+        let path = format!("{model}/{results}/{id}{query}");
         self.operations.insert(id, Operation { document, fate, v2, polls: 0 });
         let location = self.location.replace("@AUTHORITY@", authority).replace("@PATH@", &path);
         Reply::status(202).header("Operation-Location", location).header("Retry-After", "1")
