@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) unrouted: UpstreamMetrics,
     /// The audit's `route` of paths that are not listed.
     pub(crate) any_route: Arc<str>,
+    /// Whether jobs are served.
+    pub(crate) serves_jobs: bool,
     pub(crate) clock: Arc<dyn Clock>,
     /// Everything that runs beside the line; the drain waits for it.
     pub(crate) tracker: TaskTracker,
@@ -147,7 +149,7 @@ impl Gateway {
             upstreams.push(Arc::new(Upstream::new(upstream, &ids, memory.as_ref(), &metrics)?));
         }
         // the longest mount wins
-        upstreams.sort_by_key(|u| std::cmp::Reverse(u.config.mount.len()));
+        upstreams.sort_by_key(|u| std::cmp::Reverse(u.config.mount.as_ref().map(String::len)));
         let mut listeners = Vec::with_capacity(config.listen.len());
         for listen in &config.listen {
             let tls = match &listen.tls {
@@ -170,6 +172,7 @@ impl Gateway {
             unrouted: metrics.upstream("(none)", 0, None),
             metrics,
             any_route: "*".into(),
+            serves_jobs: config.jobs.is_some(),
             clock: on.clock,
             tracker,
             stop: stop.clone(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nevertwice_config::checked::{Adapter, Mode};
+use nevertwice_config::checked::{Adapter, Facade, Mode};
 use nevertwice_domain::clock::{Clock, Millis};
 use nevertwice_domain::entry::Selector;
 use nevertwice_domain::profile::Profile;
@@ -41,8 +41,8 @@ pub struct UpstreamStatus {
     pub adapter: &'static str,
     /// Its base URLs.
     pub base_urls: Vec<String>,
-    /// The tenant-facing prefix.
-    pub mount: String,
+    /// The tenant-facing prefix; `None` = reachable by jobs only.
+    pub mount: Option<String>,
     /// Requests at it now.
     pub in_flight: usize,
     /// Requests waiting for a place.
@@ -242,7 +242,8 @@ impl Gateway {
     #[must_use]
     pub fn coverage(&self) -> Coverage {
         let enabled = self.shared.memory.is_some();
-        let routes = self.shared.upstreams.iter().flat_map(|u| routes(u, enabled)).collect();
+        let routes =
+            self.shared.upstreams.iter().flat_map(|u| routes(u, enabled, self.shared.serves_jobs)).collect();
         Coverage { enabled, routes }
     }
 }
@@ -254,7 +255,7 @@ fn status(upstream: &Upstream, clock: &dyn Clock) -> UpstreamStatus {
         name: config.name.clone(),
         adapter: config.adapter.name(),
         base_urls: config.base_urls.iter().map(ToString::to_string).collect(),
-        mount: if config.mount.is_empty() { "/".into() } else { config.mount.clone() },
+        mount: config.mount.as_ref().map(|mount| if mount.is_empty() { "/".into() } else { mount.clone() }),
         in_flight,
         queued,
         max_in_flight: upstream.pool.limit(),
@@ -266,7 +267,7 @@ fn status(upstream: &Upstream, clock: &dyn Clock) -> UpstreamStatus {
     }
 }
 
-fn routes(upstream: &Upstream, enabled: bool) -> Vec<RouteCoverage> {
+fn routes(upstream: &Upstream, enabled: bool, jobs: bool) -> Vec<RouteCoverage> {
     let config = &upstream.config;
     let route = |path: String, methods, guarded: bool, reason: &str| {
         let guard = upstream.guard.as_ref().filter(|_| guarded);
@@ -281,27 +282,77 @@ fn routes(upstream: &Upstream, enabled: bool) -> Vec<RouteCoverage> {
         }
     };
     let on = upstream.guard.is_some();
-    let (listed, others) = match config.adapter {
-        Adapter::SyncFacade => ("listed in sync_paths", "not listed in sync_paths: passes through"),
-        Adapter::OpenAi => ("carries input to a model", "carries no input to a model: passes through"),
-    };
     let off = if enabled { "the memory is off on this upstream" } else { "the memory is off" };
+    let said = |reason| if on { reason } else { off };
     let mut all = Vec::new();
-    if config.all_paths {
-        let path = format!("{}/*", config.mount);
-        all.push(route(path, "POST PUT PATCH", on, if on { "every path is guarded" } else { off }));
+    match (&config.mount, config.adapter.facade()) {
+        (None, _) => {}
+        (Some(mount), Facade::AzureDi) => {
+            let submits = "submit of documents; verdicts also from polls";
+            all.push(route(format!("{mount}/*:analyze"), "POST", on, said(submits)));
+            all.push(route(
+                format!("{mount}/*"),
+                "POST PUT PATCH",
+                false,
+                said("submits no document: passes through"),
+            ));
+            let polls =
+                "a poll is never answered from the memory but for operations of the gateway's own making";
+            all.push(route(format!("{mount}/*"), "GET HEAD DELETE", false, polls));
+        }
+        (Some(mount), Facade::Sync | Facade::OpenAi) => {
+            let (listed, others) = match config.adapter {
+                Adapter::OpenAi => {
+                    ("carries input to a model", "carries no input to a model: passes through")
+                }
+                Adapter::GpuServerJob => ("", "passes through: the memory is for jobs here"),
+                _ => ("listed in sync_paths", "not listed in sync_paths: passes through"),
+            };
+            if config.all_paths {
+                all.push(route(format!("{mount}/*"), "POST PUT PATCH", on, said("every path is guarded")));
+            }
+            for path in &config.sync_paths {
+                all.push(route(format!("{mount}{path}"), "POST PUT PATCH", on, said(listed)));
+            }
+            if !config.all_paths && !config.strict_paths {
+                all.push(route(format!("{mount}/*"), "any", false, said(others)));
+            }
+            if !config.strict_paths || !config.sync_paths.is_empty() {
+                let reason = "requests without a document are never remembered";
+                all.push(route(format!("{mount}/*"), "GET HEAD DELETE", false, reason));
+            }
+        }
     }
-    for path in &config.sync_paths {
-        let path = format!("{}{path}", config.mount);
-        all.push(route(path, "POST PUT PATCH", on, if on { listed } else { off }));
-    }
-    if !config.all_paths && !config.strict_paths {
-        let reason = if on { others } else { off };
-        all.push(route(format!("{}/*", config.mount), "any", false, reason));
-    }
-    if !config.strict_paths || !config.sync_paths.is_empty() {
-        let reason = "requests without a document are never remembered";
-        all.push(route(format!("{}/*", config.mount), "GET HEAD DELETE", false, reason));
+    if jobs {
+        let every = format!("/jobs/{}/*", config.name);
+        if config.all_paths || config.adapter.for_jobs() {
+            let only = "a job on every path; reachable by jobs only";
+            let reason = if config.mount.is_none() { only } else { "a job on every path" };
+            all.push(route(every, "POST", on, if on || config.mount.is_none() { reason } else { off }));
+        } else {
+            for path in &config.sync_paths {
+                all.push(route(
+                    format!("/jobs/{}{path}", config.name),
+                    "POST",
+                    on,
+                    said("a job on a path that is guarded without one too"),
+                ));
+            }
+            if config.adapter.facade() == Facade::AzureDi {
+                all.push(route(
+                    format!("/jobs/{}/*:analyze", config.name),
+                    "POST",
+                    on,
+                    said("a job that submits a document"),
+                ));
+            }
+            all.push(route(
+                every,
+                "POST",
+                false,
+                said("a job on a path that is not guarded without one either"),
+            ));
+        }
     }
     all
 }

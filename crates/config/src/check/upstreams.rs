@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use http::Uri;
+use http::uri::Authority;
 use nevertwice_domain::tenant::UpstreamName;
 
 use super::{Context, base_url, guarded, headers, identity, path};
@@ -36,6 +37,13 @@ pub(super) fn names(config: &Config, block: &Place, cx: &mut Context<'_>) -> Vec
         let name = upstream_name(raw, place, &mut names, cx);
         let (mount, here) = match (&raw.mount, &name) {
             (Some(given), _) => (path::mount(&given.value, &given.place, cx.found), &given.place),
+            (None, name) if adapter(raw).for_jobs() => {
+                if name.as_ref().is_some_and(|name| [".", ".."].contains(&name.as_str())) {
+                    let here = raw.name.as_ref().map_or(place, |n| &n.place);
+                    cx.found.error(here, "this name cannot be a path", "use another name");
+                }
+                (None, place)
+            }
             (None, Some(name)) if [".", ".."].contains(&name.as_str()) => {
                 cx.found.missing(place, "mount", "this name cannot be a path", "add `mount: /PREFIX`");
                 (None, place)
@@ -98,10 +106,7 @@ fn upstream(
     cx: &mut Context<'_>,
 ) -> Option<Upstream> {
     let At { value: raw, place } = raw;
-    let adapter = match raw.adapter.as_ref().map(|a| a.value) {
-        Some(raw::Adapter::OpenAi) => Adapter::OpenAi,
-        Some(raw::Adapter::SyncFacade) | None => Adapter::SyncFacade,
-    };
+    let adapter = adapter(raw);
     let base_urls = base_urls(raw, place, cx);
     let credential = raw.credential.as_ref().and_then(|c| credential(c, cx));
     // which rules hold depends on an adapter that could not be read: say nothing about them
@@ -118,15 +123,21 @@ fn upstream(
     let timeout = cx.millis(&bounds::TIMEOUT_MS, raw.timeout_ms.as_ref());
     let idle_timeout = cx.millis(&bounds::IDLE_TIMEOUT_MS, raw.idle_timeout_ms.as_ref());
     let connect_timeout = cx.millis(&bounds::CONNECT_TIMEOUT_MS, raw.connect_timeout_ms.as_ref());
+    let poll_hosts = poll_hosts(raw, cx);
+    let poll_interval = cx.millis(&bounds::POLL_INTERVAL_MS, raw.poll_interval_ms.as_ref());
+    let operation_timeout = cx.millis(&bounds::OPERATION_TIMEOUT_MS, raw.operation_timeout_ms.as_ref());
     let stream_max = bounds::STREAM_MAX_MS.given(raw.stream_max_ms.as_ref(), cx.found);
     Some(Upstream {
         name: named.name.clone()?,
         adapter,
         base_urls,
-        mount: named.mount.clone()?,
+        mount: if raw.mount.is_none() && adapter.for_jobs() { None } else { Some(named.mount.clone()?) },
         sync_paths,
         all_paths: cx.all_paths,
         strict_paths: raw.strict_paths.as_ref().is_some_and(|s| s.value),
+        poll_hosts,
+        poll_interval,
+        operation_timeout,
         credential,
         pool,
         timeout,
@@ -136,6 +147,38 @@ fn upstream(
         tls,
         memory,
     })
+}
+
+/// What the upstream is; `sync-facade` where that cannot be read.
+pub(super) fn adapter(raw: &raw::Upstream) -> Adapter {
+    match raw.adapter.as_ref().map(|a| a.value) {
+        Some(raw::Adapter::SyncFacade) | None => Adapter::SyncFacade,
+        Some(raw::Adapter::OpenAi) => Adapter::OpenAi,
+        Some(raw::Adapter::AzureDiFacade) => Adapter::AzureDiFacade,
+        Some(raw::Adapter::Classify) => Adapter::Classify,
+        Some(raw::Adapter::AzureDi) => Adapter::AzureDi,
+        Some(raw::Adapter::GpuServerJob) => Adapter::GpuServerJob,
+    }
+}
+
+fn poll_hosts(raw: &raw::Upstream, cx: &mut Context<'_>) -> Vec<Authority> {
+    let mut seen: Vec<(Authority, &Place)> = Vec::new();
+    for At { value: text, place } in raw.poll_hosts.iter().flat_map(|list| &list.value) {
+        let host = match base_url::authority(text) {
+            Ok(host) => host,
+            Err((cause, cure)) => {
+                cx.found.error(place, cause, cure);
+                continue;
+            }
+        };
+        if let Some((_, first)) = seen.iter().find(|(other, _)| *other == host) {
+            let cause = format!("the same host is listed at {} already", first.word());
+            cx.found.error(place, cause, "keep one of them");
+            continue;
+        }
+        seen.push((host, place));
+    }
+    seen.into_iter().map(|(host, _)| host).collect()
 }
 
 fn base_urls(raw: &raw::Upstream, block: &Place, cx: &mut Context<'_>) -> Vec<Uri> {
@@ -186,40 +229,48 @@ fn sync_paths(
         seen.push((path, place));
     }
     let strict = raw.strict_paths.as_ref().filter(|s| s.value);
-    match adapter {
-        _ if !adapter_known => {}
-        Adapter::OpenAi => {
-            if let Some(list) = &raw.sync_paths {
-                cx.found.error(
-                    &list.place,
-                    "`sync_paths` has no meaning for the adapter `openai`",
-                    "remove it",
-                );
+    if !adapter_known {
+        return Vec::new();
+    }
+    let by_path = match adapter {
+        Adapter::SyncFacade => true,
+        Adapter::Classify => raw.mount.is_some(),
+        Adapter::OpenAi | Adapter::AzureDiFacade | Adapter::AzureDi | Adapter::GpuServerJob => false,
+    };
+    if by_path {
+        let told = cx.found.explains(&block.key_path("sync_paths"));
+        match (strict, &raw.sync_paths) {
+            (Some(strict), _) if seen.is_empty() && !told => {
+                let cause = "`strict_paths` without `sync_paths` refuses every request";
+                cx.found.error(&strict.place, cause, "list the paths in `sync_paths`");
             }
-            if let Some(strict) = strict {
-                let cause = "`strict_paths` has no meaning for the adapter `openai`";
-                cx.found.error(&strict.place, cause, "remove it");
+            (_, Some(list)) if list.value.is_empty() && !told => {
+                let cure = "list the paths that have the memory, or remove it";
+                cx.found.error(&list.place, "the list is empty", cure);
             }
+            _ => {}
         }
-        Adapter::SyncFacade => {
-            let told = cx.found.explains(&block.key_path("sync_paths"));
-            match (strict, &raw.sync_paths) {
-                (Some(strict), _) if seen.is_empty() && !told => {
-                    let cause = "`strict_paths` without `sync_paths` refuses every request";
-                    cx.found.error(&strict.place, cause, "list the paths in `sync_paths`");
-                }
-                (_, Some(list)) if list.value.is_empty() && !told => {
-                    cx.found.error(
-                        &list.place,
-                        "the list is empty",
-                        "list the paths that have the memory, or remove it",
-                    );
-                }
-                _ => {}
-            }
+        return seen.into_iter().map(|(path, _)| path).collect();
+    }
+    let given = [
+        ("sync_paths", raw.sync_paths.as_ref().map(|l| &l.place)),
+        ("strict_paths", strict.map(|s| &s.place)),
+    ];
+    for (key, place) in given {
+        let Some(place) = place else { continue };
+        if adapter == Adapter::Classify {
+            let cause = format!("`{key}` has no meaning without `mount`: jobs have the memory on every path");
+            cx.found.error(place, cause, "add `mount: /PREFIX`, or remove it");
+        } else {
+            no_meaning(key, place, adapter, cx);
         }
     }
-    seen.into_iter().map(|(path, _)| path).collect()
+    Vec::new()
+}
+
+fn no_meaning(key: &str, place: &Place, adapter: Adapter, cx: &mut Context<'_>) {
+    let cause = format!("`{key}` has no meaning for the adapter `{}`", adapter.name());
+    cx.found.error(place, cause, "remove it");
 }
 
 fn pool(raw: Option<&At<raw::Pool>>, cx: &mut Context<'_>) -> Pool {

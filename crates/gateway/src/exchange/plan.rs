@@ -49,12 +49,13 @@ pub(super) fn route(gateway: &Shared, tenant: Arc<Tenant>, head: &Parts) -> Resu
             "the path has a dot segment, which could lead out of its route",
         ));
     }
-    let upstream = gateway.upstreams.iter().find(|u| under(path, &u.config.mount)).ok_or(OwnCode::NoRoute)?;
+    let mut mounted = gateway.upstreams.iter().filter_map(|u| Some((u, u.config.mount.as_deref()?)));
+    let (upstream, mount) = mounted.find(|(_, mount)| under(path, mount)).ok_or(OwnCode::NoRoute)?;
     if !tenant.rights.allow(upstream.name()) {
         return Err(OwnCode::ForbiddenRoute.into());
     }
     let config = &upstream.config;
-    let within = &path[config.mount.len()..];
+    let within = &path[mount.len()..];
     let within = if within.is_empty() { "/" } else { within };
     let listed = config.sync_paths.iter().position(|p| p == within);
     if listed.is_none() && !config.all_paths && config.strict_paths {
@@ -70,7 +71,7 @@ pub(super) fn route(gateway: &Shared, tenant: Arc<Tenant>, head: &Parts) -> Resu
         Some(i) => Arc::clone(&upstream.routes[i]),
         None => Arc::clone(&gateway.any_route),
     };
-    let path = if config.mount.is_empty() { whole.clone() } else { rebase(within, whole.query())? };
+    let path = if mount.is_empty() { whole.clone() } else { rebase(within, whole.query())? };
     Ok(Plan { tenant, upstream: Arc::clone(upstream), route, path, guarded })
 }
 

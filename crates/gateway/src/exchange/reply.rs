@@ -168,6 +168,7 @@ pub(super) fn live(answer: Answer, permit: Arc<Permit>, mut record: Box<Record>)
 /// A redirect to the upstream itself becomes one to its place behind the gateway: the caller should not go around it, and
 /// need not learn the internal name. Others are passed on as they are; the gateway follows none.
 fn home_location(fields: &mut http::HeaderMap, upstream: &crate::upstream::Upstream) {
+    let Some(mount) = &upstream.config.mount else { return };
     let Some(location) = fields.get(header::LOCATION).and_then(|v| v.to_str().ok()) else { return };
     // `//host/path` names a host as well (RFC 3986 section 4.2)
     let whole = location.starts_with("//").then(|| format!("http:{location}"));
@@ -186,8 +187,8 @@ fn home_location(fields: &mut http::HeaderMap, upstream: &crate::upstream::Upstr
         return;
     };
     let fragment = location.find('#').map_or("", |at| &location[at..]);
-    let root = if upstream.config.mount.is_empty() && !within.starts_with('/') { "/" } else { "" };
-    let home = format!("{}{root}{within}{fragment}", upstream.config.mount);
+    let root = if mount.is_empty() && !within.starts_with('/') { "/" } else { "" };
+    let home = format!("{mount}{root}{within}{fragment}");
     if let Ok(value) = HeaderValue::from_str(&home) {
         fields.insert(header::LOCATION, value);
     }
