@@ -10,7 +10,7 @@ use nevertwice_domain::clock::{Clock, Millis};
 use nevertwice_domain::entry::Selector;
 use nevertwice_domain::profile::Profile;
 use nevertwice_domain::tenant::UpstreamName;
-use nevertwice_store::{News, RefusalStore};
+use nevertwice_store::{News, RefusalStore, StoreError};
 use serde::Serialize;
 
 use crate::Gateway;
@@ -171,6 +171,9 @@ impl Gateway {
             let entries = tokio::time::timeout(COUNT_DEADLINE, memory.store.entries()).await;
             series.set_store(entries.ok().and_then(Result::ok), memory.store.evictions());
         }
+        if let Some(jobs) = &shared.jobs {
+            jobs.measure(COUNT_DEADLINE).await;
+        }
         shared.metrics.text()
     }
 
@@ -221,6 +224,17 @@ impl Gateway {
         Some(recovered)
     }
 
+    /// What is selected is not recorded by a poll that comes later. To be called before the memory itself forgets.
+    ///
+    /// # Errors
+    /// When it could not be made durable.
+    pub async fn forget_pending(&self, which: &Selector) -> Result<(), StoreError> {
+        match &self.shared.operations {
+            Some(operations) => operations.forget_pending(which).await,
+            None => Ok(()),
+        }
+    }
+
     /// Lets the loop breakers of this process forget what is selected. Returns how many fingerprints they had held of it.
     #[must_use]
     pub fn forget_held(&self, which: &Selector) -> u64 {
@@ -243,7 +257,7 @@ impl Gateway {
     pub fn coverage(&self) -> Coverage {
         let enabled = self.shared.memory.is_some();
         let routes =
-            self.shared.upstreams.iter().flat_map(|u| routes(u, enabled, self.shared.serves_jobs)).collect();
+            self.shared.upstreams.iter().flat_map(|u| routes(u, enabled, self.shared.jobs.is_some())).collect();
         Coverage { enabled, routes }
     }
 }

@@ -63,8 +63,8 @@ impl Tenants {
         self.by_id.keys().cloned().collect()
     }
 
-    /// Whose job it is; `None` = nobody's that is known any more.
-    pub(crate) fn of_job(&self, id: &TenantId) -> Option<Arc<Tenant>> {
+    /// The tenant of this id, for what the gateway does by itself on its behalf; `None` = it is not configured any more.
+    pub(crate) fn named(&self, id: &TenantId) -> Option<Arc<Tenant>> {
         match &self.anyone {
             Some(anyone) => Some(Arc::clone(anyone)).filter(|anyone| anyone.id == *id),
             None => self.by_name(id.clone()),

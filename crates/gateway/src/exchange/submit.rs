@@ -64,7 +64,7 @@ impl Handed {
 
 /// A refusal is told to somebody who asked with a job.
 pub(crate) fn count_replay(gateway: &Shared, entry: &Entry, record: &mut Record) {
-    reply::count_replay(gateway, entry, record);
+    let _ = reply::count_replay(gateway, entry, record);
 }
 
 /// What is known of an entry as a result.

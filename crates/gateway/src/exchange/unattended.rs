@@ -49,6 +49,28 @@ impl From<Rejection> for Ended {
     }
 }
 
+impl Ended {
+    /// The status that stands in the audit.
+    pub(crate) fn status(&self) -> u16 {
+        match (&self.answer, self.outcome) {
+            (Some((facts, _)), _) => facts.status,
+            (None, Outcome::Own(code)) => code.status(),
+            (None, _) => StatusCode::INTERNAL_SERVER_ERROR.as_u16(),
+        }
+    }
+}
+
+/// Says in the record whose job it is, and where it goes, as far as that is configured still.
+pub(crate) fn introduce(gateway: &Shared, job: &Job, record: &mut Record) {
+    let Some(tenant) = gateway.tenants.named(&job.tenant) else { return };
+    record.tenant(&tenant);
+    if let Ok(path) = PathAndQuery::from_maybe_shared(job.request.path.clone())
+        && let Ok(plan) = plan::of_job(gateway, tenant, job.upstream.as_str(), path)
+    {
+        record.plan(&plan);
+    }
+}
+
 /// Makes one attempt at a job. `sending` is awaited when the upstream is about to be called; `results` has the memory for answers, of
 /// which at most `result_max` bytes are read.
 pub(crate) async fn attempt(
@@ -98,7 +120,7 @@ async fn line(
 fn known(gateway: &Shared, known: Known, record: &mut Record) -> Ended {
     match known {
         Known::Refused(entry) => {
-            reply::count_replay(gateway, &entry, record);
+            let _ = reply::count_replay(gateway, &entry, record);
             Ended {
                 outcome: Outcome::Replayed(entry.status),
                 answer: Some((submit::result_of(&entry), entry.body.clone())),
@@ -107,6 +129,8 @@ fn known(gateway: &Shared, known: Known, record: &mut Record) -> Ended {
                 detail: None,
             }
         }
+        // nobody asks for an operation by a job
+        Known::Minted(_) | Known::Failed(_) | Known::Removed => OwnCode::Internal.into(),
         Known::Held(held) => {
             reply::count_held(&held, record);
             let facts = ResultFacts {
