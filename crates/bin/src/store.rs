@@ -12,8 +12,8 @@ use nevertwice_domain::clock::Clock;
 use nevertwice_store::RefusalStore;
 use nevertwice_store::redis::{RedisOptions, RedisStore, Topology};
 use nevertwice_store::sqlite::{SqliteOptions, SqliteStore};
-use nevertwice_store::work::OperationStore;
 use nevertwice_store::work::memory::WorkInMemory;
+use nevertwice_store::work::{JobStore, OperationStore};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
@@ -30,18 +30,22 @@ pub struct Stores {
     pub refusals: Option<Arc<dyn RefusalStore>>,
     /// Operations; `None` where no upstream has any.
     pub operations: Option<Arc<dyn OperationStore>>,
+    /// Jobs; `None` where they are not served.
+    pub jobs: Option<Arc<dyn JobStore>>,
 }
 
 /// Opens what is needed. What is on Redis opens whether or not the server is there.
 pub async fn open(config: &Checked, clock: Arc<dyn Clock>) -> Result<Stores, Failure> {
     let has_operations = config.upstreams.iter().any(|u| u.adapter.facade() == Facade::AzureDi);
-    let operations =
-        has_operations.then(|| Arc::new(WorkInMemory::new(Arc::clone(&clock))) as Arc<dyn OperationStore>);
+    let has_jobs = config.jobs.is_some();
+    let work = (has_operations || has_jobs).then(|| Arc::new(WorkInMemory::new(Arc::clone(&clock))));
+    let operations = work.clone().filter(|_| has_operations).map(|work| work as Arc<dyn OperationStore>);
+    let jobs = work.filter(|_| has_jobs).map(|work| work as Arc<dyn JobStore>);
     let refusals = match &config.memory {
         Some(_) => Some(refusals(&config.store, clock).await?),
         None => None,
     };
-    Ok(Stores { refusals, operations })
+    Ok(Stores { refusals, operations, jobs })
 }
 
 async fn refusals(config: &StoreConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn RefusalStore>, Failure> {

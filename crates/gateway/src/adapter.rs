@@ -131,12 +131,8 @@ impl Poll<'_> {
         let incomplete = judge::ends_with_the_connection(&head, &body) || judge::fields_too_large(&head);
         let Some(jobs) = &self.gateway.jobs else { return Err(OwnCode::Internal.into()) };
         let limit = jobs.rules.result_max_bytes;
-        let read = judge::to_the_end(
-            AnswerBody::Live(body),
-            limit,
-            upstream.config.idle_timeout,
-            &jobs.results,
-        );
+        let read =
+            judge::to_the_end(AnswerBody::Live(body), limit, upstream.config.idle_timeout, &jobs.results);
         let body = match read.await {
             Ok(body) => body,
             Err(rejection) if rejection.code == OwnCode::ResultTooLarge => return Err(rejection),
@@ -158,12 +154,16 @@ impl Poll<'_> {
             Some(State::Ended) => over(Meaning::NotRecorded(NotRecorded::Rule), body),
             Some(State::Failed) if incomplete => over(Meaning::NotRecorded(NotRecorded::Incomplete), body),
             Some(State::Failed) => {
-                let meaning = judge::failed_operation(self.gateway, self.call, &head.headers, &body, at).await;
+                let meaning =
+                    judge::failed_operation(self.gateway, self.call, &head.headers, &body, at).await;
                 over(meaning, body)
             }
             None => {
                 record.end = Some("poll_status");
-                Err(Rejection::with(OwnCode::UpstreamMalformed, "a poll's answer tells no status that is known"))
+                Err(Rejection::with(
+                    OwnCode::UpstreamMalformed,
+                    "a poll's answer tells no status that is known",
+                ))
             }
         }
     }

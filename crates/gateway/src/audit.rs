@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use nevertwice_config::checked::{Audit as AuditConfig, AuditSink, OnFull};
 use nevertwice_domain::audit::AuditEvent;
+use tokio::sync::watch;
 
 use crate::lock::Lock;
 use crate::metrics::Metrics;

@@ -33,14 +33,14 @@ use nevertwice_config::checked::Drive;
 use nevertwice_domain::operation::Operation;
 use nevertwice_domain::outcome::{Outcome, OwnCode};
 
-use crate::adapter;
-use crate::facade::jobs as jobs_facade;
 use crate::Shared;
+use crate::adapter;
 use crate::facade::azure_di::Asked;
+use crate::facade::jobs as jobs_facade;
 use crate::pool::Permit;
 use account::Record;
-use identify::Tenant;
 use connection::OnConnection;
+use identify::Tenant;
 use judge::Answer;
 use plan::Plan;
 use recall::{Call, CallBody, Known, Recall};
@@ -112,11 +112,7 @@ async fn follow(
 }
 
 /// Who asks, if work is taken at all.
-fn admit_tenant(
-    gateway: &Arc<Shared>,
-    head: &Parts,
-    record: &mut Record,
-) -> Result<Arc<Tenant>, Rejection> {
+fn admit_tenant(gateway: &Arc<Shared>, head: &Parts, record: &mut Record) -> Result<Arc<Tenant>, Rejection> {
     gateway.accepts_work()?;
     let tenant = identify::tenant(gateway, &head.headers)?;
     record.tenant(&tenant);

@@ -3,15 +3,14 @@
 mod room;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nevertwice_config::checked::Jobs as Rules;
 use nevertwice_domain::clock::Millis;
-use nevertwice_domain::job::{Job, JobId, JobStatus};
+use nevertwice_domain::job::{JobId, JobStatus};
 use nevertwice_domain::tenant::UpstreamName;
 use nevertwice_store::work::{JobBounds, JobStore};
-use tokio::sync::{Semaphore, broadcast};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
 
 use crate::metrics::JobMetrics;
 use crate::webhook::Webhooks;
@@ -22,8 +21,6 @@ pub(crate) use room::Room;
 const WAITERS: usize = 1024;
 /// Ends that are told at once; whoever misses one looks into the store, as for an end in another process.
 const TOLD: usize = 1024;
-/// How often somebody who waits looks into the store.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(crate) struct Jobs {
@@ -83,7 +80,13 @@ impl Jobs {
     }
 
     /// A job has come to its end, by this process's doing: whoever waits for it is told.
-    pub(crate) async fn tell_end(&self, id: JobId, upstream: &UpstreamName, status: JobStatus, webhook: bool) {
+    pub(crate) async fn tell_end(
+        &self,
+        id: JobId,
+        upstream: &UpstreamName,
+        status: JobStatus,
+        webhook: bool,
+    ) {
         self.metrics.ended(upstream, status);
         // nobody may be waiting
         let _ = self.ended.send(id);
@@ -114,29 +117,10 @@ impl Jobs {
         Told(self.given_up.subscribe())
     }
 
-    /// Waits until `read` says that the job is final, `wait` at most, and returns what was read last.
-    pub(crate) async fn end_of<E>(
-        &self,
-        id: &JobId,
-        wait: Duration,
-        drain: &CancellationToken,
-        read: impl AsyncFn() -> Result<Job, E>,
-    ) -> Result<Job, E> {
-        let Ok(_place) = self.waiting.try_acquire() else { return read().await };
-        let until = Instant::now() + wait;
-        let mut ended = Told(self.ended.subscribe());
-        loop {
-            let job = read().await?;
-            let now = Instant::now();
-            if job.status.is_final() || now >= until || drain.is_cancelled() {
-                return Ok(job);
-            }
-            tokio::select! {
-                () = ended.of(id) => {}
-                () = drain.cancelled() => {}
-                () = tokio::time::sleep_until(until.min(now + LOOK_EVERY).into()) => {}
-            }
-        }
+    /// A place among those who wait for ends, and the news of ends from now on; `None` = too many wait.
+    pub(crate) fn wait(&self) -> Option<(SemaphorePermit<'_>, Told)> {
+        let place = self.waiting.try_acquire().ok()?;
+        Some((place, Told(self.ended.subscribe())))
     }
 
     /// Brings the gauges up to date.

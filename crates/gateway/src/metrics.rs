@@ -22,8 +22,8 @@ use prometheus_client::registry::Registry;
 
 use crate::lock::Lock;
 use by_status::{ByStatus, UpstreamStatus};
-use loop_breaker::LoopBreakerFamilies;
 pub(crate) use jobs::{JobMetrics, WebhookMetrics};
+use loop_breaker::LoopBreakerFamilies;
 pub(crate) use loop_breaker::LoopBreakerMetrics;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -256,8 +256,12 @@ impl Gateway {
     #[must_use]
     pub fn coverage(&self) -> Coverage {
         let enabled = self.shared.memory.is_some();
-        let routes =
-            self.shared.upstreams.iter().flat_map(|u| routes(u, enabled, self.shared.jobs.is_some())).collect();
+        let routes = self
+            .shared
+            .upstreams
+            .iter()
+            .flat_map(|u| routes(u, enabled, self.shared.jobs.is_some()))
+            .collect();
         Coverage { enabled, routes }
     }
 }

@@ -207,13 +207,9 @@ impl Worker {
         let now = self.gateway.clock.now();
         let next = verdict::next(&self.claim.job, ended, sent, &self.jobs.rules, now, fastrand::f64());
         let end = match next {
-            Next::Over { status, error, result } => JobEnd::Final {
-                status,
-                error,
-                result,
-                at: now,
-                expires_at: self.jobs.expires_at(now),
-            },
+            Next::Over { status, error, result } => {
+                JobEnd::Final { status, error, result, at: now, expires_at: self.jobs.expires_at(now) }
+            }
             Next::Again { error, not_before } => JobEnd::Again { error, not_before },
         };
         self.settle(end).await;
@@ -224,7 +220,13 @@ impl Worker {
         let now = self.gateway.clock.now();
         let error = verdict::interrupted();
         let expires_at = self.jobs.expires_at(now);
-        let end = JobEnd::Final { status: JobStatus::Failed, error: Some(error), result: None, at: now, expires_at };
+        let end = JobEnd::Final {
+            status: JobStatus::Failed,
+            error: Some(error),
+            result: None,
+            at: now,
+            expires_at,
+        };
         self.settle(end).await;
     }
 

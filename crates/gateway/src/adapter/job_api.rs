@@ -49,15 +49,19 @@ pub(super) async fn begun(gateway: &Shared, call: &Call, answer: Answer) -> Resu
     let by = head.extensions.get::<AnsweredBy>().ok_or_else(|| malformed("nobody answered"))?;
     if let Some(location) = location(&head.headers) {
         let address = client.locate(by, location);
-        let address = address
-            .ok_or_else(|| malformed("the Location of the upstream's job does not lead to the upstream itself"))?;
+        let address = address.ok_or_else(|| {
+            malformed("the Location of the upstream's job does not lead to the upstream itself")
+        })?;
         return Ok(Begun::At(address, head.headers));
     }
     let idle = call.plan.upstream.config.idle_timeout;
     let body = judge::to_the_end(body, ANSWER_MAX, idle, &jobs.results).await?;
-    let id = id(&body).ok_or_else(|| malformed("the upstream's answer names no job: neither job_id, id nor Location"))?;
+    let id = id(&body)
+        .ok_or_else(|| malformed("the upstream's answer names no job: neither job_id, id nor Location"))?;
     let address = client.below(by, &format!("/jobs/{id}"));
-    address.map(|address| Begun::At(address, head.headers)).ok_or_else(|| malformed("the upstream's job id is no part of a path"))
+    address
+        .map(|address| Begun::At(address, head.headers))
+        .ok_or_else(|| malformed("the upstream's job id is no part of a path"))
 }
 
 /// The id in an answer to a submit, if it can stand in a path as it is.

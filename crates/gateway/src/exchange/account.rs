@@ -163,7 +163,7 @@ impl Record {
     }
 
     /// The answer's head is ready: what it is, and what the gateway itself added to the time it took.
-    pub(super) fn answered(&mut self, outcome: Outcome, status: StatusCode) {
+    pub(crate) fn answered(&mut self, outcome: Outcome, status: StatusCode) {
         self.outcome = Some(outcome);
         self.status = status.as_u16();
         // what a job waits for is not an overhead that anybody sees

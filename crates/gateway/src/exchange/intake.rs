@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderMap, header};
 use http::request::Parts;
+use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming};
 use nevertwice_domain::canonical::fields::MediaType;

@@ -74,13 +74,10 @@ pub(crate) fn result_of(entry: &Entry) -> ResultFacts {
         ("content-encoding", &entry.fields.content_encoding),
         ("content-language", &entry.fields.content_language),
     ];
-    let fields =
-        kept.into_iter().filter_map(|(name, value)| Some(JobField { name: name.into(), value: value.clone()? }));
-    ResultFacts {
-        status: entry.status.get(),
-        fields: fields.collect(),
-        bytes: entry.body.len() as u64,
-    }
+    let fields = kept
+        .into_iter()
+        .filter_map(|(name, value)| Some(JobField { name: name.into(), value: value.clone()? }));
+    ResultFacts { status: entry.status.get(), fields: fields.collect(), bytes: entry.body.len() as u64 }
 }
 
 fn field(name: &HeaderName, value: &HeaderValue) -> JobField {

@@ -4,13 +4,14 @@ mod query;
 pub(crate) mod shape;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use hyper::body::Incoming;
+use nevertwice_domain::clock::Millis;
 use nevertwice_domain::job::{IdempotencyKey, Job, JobError, JobId, JobStatus};
 use nevertwice_domain::outcome::{Outcome, OwnCode};
 use nevertwice_store::StoreError;
@@ -29,6 +30,8 @@ use query::Query;
 const ROOT: &str = "/jobs";
 /// How long a client may wait for the end of a job.
 const WAIT_MAX_S: u64 = 60;
+/// How often somebody who waits looks into the store: the job may end in another process.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a result waits for memory.
 const ROOM_WAIT: Duration = Duration::from_secs(10);
 
@@ -131,7 +134,7 @@ impl Api<'_> {
         let known = handed.known.as_deref();
         let result = known.map(|entry| (submit::result_of(entry), entry.body.clone()));
         let job = Job {
-            id: JobId::new(now, std::array::from_fn(|_| fastrand::u8(..))),
+            id: new_id(now)?,
             tenant: tenant.id.clone(),
             upstream: handed.upstream.name().clone(),
             request: handed.request.clone(),
@@ -206,13 +209,27 @@ impl Api<'_> {
         let id = id.parse().map_err(|_| OwnCode::JobNotFound)?;
         let job = match query.number("wait", 0..=WAIT_MAX_S)? {
             None | Some(0) => self.find(&id).await?,
-            Some(seconds) => {
-                let drain = &self.gateway.stop.drain;
-                let wait = Duration::from_secs(seconds);
-                self.jobs.end_of(&id, wait, drain, async || self.find(&id).await).await?
-            }
+            Some(seconds) => self.end_of(&id, Duration::from_secs(seconds)).await?,
         };
         Ok(json(StatusCode::OK, &shape::job(&job, &self.jobs.base)).unless_final(&job))
+    }
+
+    /// The job when it has come to its end, or after `wait`. The wait ends with the gateway, and when the client leaves.
+    async fn end_of(&self, id: &JobId, wait: Duration) -> Result<Job, Rejection> {
+        let Some((_place, mut ended)) = self.jobs.wait() else { return self.find(id).await };
+        let (until, drain) = (Instant::now() + wait, &self.gateway.stop.drain);
+        loop {
+            let job = self.find(id).await?;
+            let now = Instant::now();
+            if job.status.is_final() || now >= until || drain.is_cancelled() {
+                return Ok(job);
+            }
+            tokio::select! {
+                () = ended.of(id) => {}
+                () = drain.cancelled() => {}
+                () = tokio::time::sleep_until(until.min(now + LOOK_EVERY).into()) => {}
+            }
+        }
     }
 
     async fn result(&self, id: &str) -> Result<Answer, Rejection> {
@@ -275,7 +292,12 @@ impl Answer {
 
 fn json(status: StatusCode, value: &serde_json::Value) -> Answer {
     let fields = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-    Answer { outcome: Outcome::Ok, status, fields: fields.into_iter().collect(), body: value.to_string().into() }
+    Answer {
+        outcome: Outcome::Ok,
+        status,
+        fields: fields.into_iter().collect(),
+        body: value.to_string().into(),
+    }
 }
 
 /// The one value of a field; `Err` = there are several.
@@ -283,6 +305,13 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a Heade
     let mut values = headers.get_all(name).iter();
     let first = values.next();
     if values.next().is_some() { Err(()) } else { Ok(first) }
+}
+
+/// Nobody can guess the id of a job.
+fn new_id(now: Millis) -> Result<JobId, Rejection> {
+    let mut random = [0; 10];
+    getrandom::fill(&mut random).map_err(|_| OwnCode::Internal)?;
+    Ok(JobId::new(now, random))
 }
 
 fn unavailable(error: &StoreError) -> Rejection {

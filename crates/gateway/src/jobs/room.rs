@@ -15,7 +15,9 @@ pub(crate) struct Room {
 }
 
 /// Memory that was taken. Given back when dropped.
-pub(crate) struct Taken(Option<OwnedSemaphorePermit>);
+pub(crate) struct Taken {
+    _units: Option<OwnedSemaphorePermit>,
+}
 
 /// Bytes, and the memory that they were counted in.
 struct Held {
@@ -31,7 +33,8 @@ impl AsRef<[u8]> for Held {
 
 impl Room {
     pub(crate) fn new(bytes: u64) -> Self {
-        let all = u32::try_from(bytes.div_ceil(UNIT).max(1)).unwrap_or(u32::MAX).min(Semaphore::MAX_PERMITS as u32);
+        let all =
+            u32::try_from(bytes.div_ceil(UNIT).max(1)).unwrap_or(u32::MAX).min(Semaphore::MAX_PERMITS as u32);
         Self { units: Arc::new(Semaphore::new(all as usize)), all }
     }
 
@@ -39,7 +42,7 @@ impl Room {
     pub(crate) async fn take(&self, bytes: u64) -> Taken {
         let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(self.all);
         // never closed
-        Taken(Arc::clone(&self.units).acquire_many_owned(units).await.ok())
+        Taken { _units: Arc::clone(&self.units).acquire_many_owned(units).await.ok() }
     }
 }
 
@@ -57,7 +60,8 @@ mod tests {
     #[tokio::test]
     async fn who_finds_no_room_waits_until_there_is_some() {
         let room = Room::new(10 * UNIT);
-        let bytes = room.take(6 * UNIT).await.holding(Bytes::from_static(b"as long as anybody has some of it"));
+        let bytes =
+            room.take(6 * UNIT).await.holding(Bytes::from_static(b"as long as anybody has some of it"));
         let mut second = Box::pin(room.take(5 * UNIT));
         assert!(futures_util::poll!(&mut second).is_pending());
         let some = bytes.slice(3..5);

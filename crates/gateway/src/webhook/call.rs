@@ -57,20 +57,17 @@ impl Caller {
         Ok(stream)
     }
 
-    fn request(
-        &self,
-        to: &Uri,
-        host: &str,
-        id: &str,
-        body: &Bytes,
-    ) -> Result<Request<Full<Bytes>>, Failure> {
+    fn request(&self, to: &Uri, host: &str, id: &str, body: &Bytes) -> Result<Request<Full<Bytes>>, Failure> {
         // each call has its own time, and so its own signature: receivers refuse old ones
         let timestamp = self.clock.now().0.div_euclid(1000);
         let path = to.path_and_query().map_or("/", |path| path.as_str());
         Request::post(path)
             .header(header::HOST, host)
             .header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))
-            .header(header::USER_AGENT, HeaderValue::from_static(concat!("nevertwice/", env!("CARGO_PKG_VERSION"))))
+            .header(
+                header::USER_AGENT,
+                HeaderValue::from_static(concat!("nevertwice/", env!("CARGO_PKG_VERSION"))),
+            )
             .header(header::CONNECTION, HeaderValue::from_static("close"))
             .header("webhook-id", id)
             .header("webhook-timestamp", timestamp)

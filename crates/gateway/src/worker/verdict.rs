@@ -55,7 +55,9 @@ pub(super) fn next(job: &Job, ended: Ended, sent: bool, rules: &Rules, now: Mill
         Outcome::Held(_) => Next::Again { error: Some(error), not_before: later(wait.unwrap_or(SOON)) },
         _ if !transient => Next::Over { status: JobStatus::Failed, error: Some(error), result: answer },
         // nothing of the job's has been used up
-        _ if !sent => Next::Again { error: job.error.clone(), not_before: later(wait.unwrap_or(SOON).min(HEEDED)) },
+        _ if !sent => {
+            Next::Again { error: job.error.clone(), not_before: later(wait.unwrap_or(SOON).min(HEEDED)) }
+        }
         _ if job.attempts.saturating_add(1) >= rules.max_attempts => {
             Next::Over { status: JobStatus::Failed, error: Some(error), result: answer }
         }

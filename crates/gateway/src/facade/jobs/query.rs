@@ -31,7 +31,9 @@ impl Query {
     pub(super) fn only(&self, names: &[&str]) -> Result<(), Rejection> {
         match self.0.iter().all(|(name, _)| names.contains(&name.as_str())) {
             true => Ok(()),
-            false => Err(wrong("an unknown query parameter: one job takes wait; the list status, upstream, limit and cursor")),
+            false => Err(wrong(
+                "an unknown query parameter: one job takes wait; the list status, upstream, limit and cursor",
+            )),
         }
     }
 
