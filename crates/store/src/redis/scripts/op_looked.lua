@@ -2,7 +2,7 @@
 -- KEYS: operation, looks, operations. ARGV: id.
 local value = redis.call('HGET', KEYS[1], 'v')
 local at = redis.call('ZSCORE', KEYS[2], ARGV[1])
-if value and at then return {value, redis.call('HINCRBY', KEYS[1], 'n', 1), at} end
+if value and at then return {value, tostring(redis.call('HINCRBY', KEYS[1], 'n', 1)), at} end
 if not value then
   redis.call('ZREM', KEYS[2], ARGV[1])
   redis.call('ZREM', KEYS[3], ARGV[1])

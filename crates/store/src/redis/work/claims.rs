@@ -161,7 +161,7 @@ impl Shared {
             }
             life::hand_out(&mut row.job, self.now());
             let token = self.leases.token();
-            let change = Change { row, token, place: Place::Stay, outcome: Outcome::Same };
+            let change = Change { row, token, place: Place::Hold, outcome: Outcome::Same };
             if self.write(&change).await? == Written::Done {
                 return Ok(Some(Claim { job: change.row.job, token: change.token }));
             }
@@ -185,7 +185,8 @@ impl Shared {
     async fn give_back(&self, claim: &Claim) -> Result<(), StoreError> {
         for _ in 0..DECISIONS {
             let Some(mut row) = self.held(claim).await? else { return Ok(()) };
-            life::give_back(&mut row.job);
+            // `sent` stays as the worker before left it
+            row.job.status = JobStatus::Queued;
             let place = Place::Wait(row.job.created_at);
             let change = Change { row, token: String::new(), place, outcome: Outcome::Same };
             if self.write(&change).await? == Written::Done {
@@ -196,9 +197,8 @@ impl Shared {
     }
 
     pub(super) async fn renew(&self, claim: &Claim) -> Result<Held, StoreError> {
-        let Some(row) = self.held(claim).await? else { return Ok(Held::No) };
-        let mut call = self.scripts.job_renew.key(self.keys.job(&row.job.id));
-        call.key(self.keys.stream(&row.job.upstream)).arg(&claim.token);
+        let mut call = self.scripts.job_renew.key(self.keys.job(&claim.job.id));
+        call.key(self.keys.stream(&claim.job.upstream)).arg(&claim.token).arg(self.now().0);
         let held: u64 = self.link.call(&call, self.budget(0)).await?;
         Ok(match held {
             0 => Held::No,
@@ -212,9 +212,9 @@ impl Shared {
             let Some(mut row) = self.held(claim).await? else { return Ok(false) };
             life::send(&mut row.job);
             let token = row.token.clone();
-            let change = Change { row, token, place: Place::Stay, outcome: Outcome::Same };
+            let change = Change { row, token, place: Place::Hold, outcome: Outcome::Same };
             if self.write(&change).await? == Written::Done {
-                return Ok(self.renew(claim).await? != Held::No);
+                return Ok(true);
             }
         }
         Err(undecided())

@@ -67,6 +67,8 @@ impl Row {
 pub(super) enum Place {
     /// It keeps it.
     Stay,
+    /// It keeps it, and the claim begins anew.
+    Hold,
     /// It is at its end.
     Over,
     /// It waits until then.
@@ -128,6 +130,7 @@ impl Shared {
         let removed_at = job.expires_at.unwrap_or(row.removed_at);
         let (place, until) = match place {
             Place::Stay => ("stay", 0),
+            Place::Hold => ("hold", 0),
             Place::Over => ("over", 0),
             Place::Wait(until) => ("wait", until.0),
             Place::New => ("new", 0),
@@ -148,7 +151,6 @@ impl Shared {
             .key(keys.ends())
             .key(keys.jobs())
             .key(keys.tenant_jobs(&job.tenant))
-            .key(job.key.map_or_else(|| keys.job(&job.id), |key| keys.idempotency(&key)))
             .arg(&row.revision)
             .arg(self.leases.token())
             .arg(&value)
@@ -167,6 +169,9 @@ impl Shared {
             .arg(result)
             .arg(keys.events())
             .arg(Event::Waiting(job.upstream.clone()).encode());
+        if let Some(key) = &job.key {
+            call.key(keys.idempotency(key));
+        }
         let answer: Vec<u8> = self.link.call(&call, self.budget(value.len())).await?;
         match answer.as_slice() {
             b"done" => Ok(Written::Done),
