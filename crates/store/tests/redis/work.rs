@@ -279,7 +279,7 @@ async fn every_key_has_an_end() {
     assert!(store.cancel(&cancelled.job.id, later()).await.is_ok_and(|job| job.is_some()));
     assert!(store.put(&samples::operation(1, now())).await.is_ok());
     let lives = lives(&server);
-    assert!(lives.len() >= memory.len() + 6 * 3 + 8, "{lives:?}");
+    assert!(lives.len() >= 26, "{lives:?}");
     let longest = i64::try_from(2 * samples::LIFE_MS + 60_000).unwrap_or(0);
     for (key, life) in lives {
         assert!(memory.contains(&key) || (1..=longest).contains(&life), "{key} lives {life} ms");
