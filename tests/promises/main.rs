@@ -3,6 +3,7 @@
 mod admin;
 mod admission;
 mod audit;
+mod azure_di;
 mod bench;
 mod caller;
 mod cancelled;

@@ -66,15 +66,31 @@ impl Record {
         connection: &OnConnection,
     ) -> Box<Self> {
         let traceparent = request.headers().get(&headers::TRACEPARENT).map(|v| v.as_bytes());
+        let mut record = Self::begin(gateway, request.method().clone(), request.uri().path(), connection);
+        record.trace = Trace::from_header(traceparent, || fastrand::u64(..));
+        record.version = request.version();
+        record.body_unread = !request.body().is_end_stream();
+        record
+    }
+
+    /// A call of the gateway's own, on a tenant's behalf: nobody is connected, and nobody leaves.
+    pub(crate) fn of_the_gateway(gateway: &Arc<Shared>, method: Method, path: &str) -> Box<Self> {
+        let mut record = Self::begin(gateway, method, path, &OnConnection::default());
+        // until an answer says otherwise, and where none comes
+        record.complete = true;
+        record
+    }
+
+    fn begin(gateway: &Arc<Shared>, method: Method, path: &str, connection: &OnConnection) -> Box<Self> {
         Box::new(Self {
             gateway: Arc::clone(gateway),
             began: Instant::now(),
             ts: gateway.clock.now(),
-            trace: Trace::from_header(traceparent, || fastrand::u64(..)),
-            method: request.method().clone(),
-            path: bounded_path(request.uri().path()),
-            version: request.version(),
-            body_unread: !request.body().is_end_stream(),
+            trace: Trace::from_header(None, || fastrand::u64(..)),
+            method,
+            path: bounded_path(path),
+            version: Version::HTTP_11,
+            body_unread: false,
             tenant: None,
             upstream: None,
             route: None,

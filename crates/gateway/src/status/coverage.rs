@@ -114,15 +114,23 @@ fn at_once(mount: &str, config: &checked::Upstream) -> Vec<Row> {
     rows
 }
 
+/// Where documents are submitted to Azure Document Intelligence: v3 and v4, v2.1.
+const SUBMITS: [&str; 2] = ["/*:analyze", "/*/analyze"];
+
 fn operations(mount: &str) -> Vec<Row> {
-    let row = |path, methods, guarded, reason| Row { path, methods, guarded, reason };
-    let (submits, others) = (format!("{mount}/*:analyze"), format!("{mount}/*"));
+    let row = |path: &str, methods, guarded, reason| Row {
+        path: format!("{mount}{path}"),
+        methods,
+        guarded,
+        reason,
+    };
+    let submits =
+        SUBMITS.map(|path| row(path, "POST", true, "submit of documents; verdicts also from polls"));
     let polls = "a poll is never answered from the memory but for operations of the gateway's own making";
-    vec![
-        row(submits, "POST", true, "submit of documents; verdicts also from polls"),
-        row(others.clone(), WITH_DOCUMENT, false, "submits no document: passes through"),
-        row(others, WITHOUT_DOCUMENT, false, polls),
-    ]
+    let mut rows = Vec::from(submits);
+    rows.push(row("/*", WITH_DOCUMENT, false, "submits no document: passes through"));
+    rows.push(row("/*", WITHOUT_DOCUMENT, false, polls));
+    rows
 }
 
 fn by_jobs(config: &checked::Upstream) -> Vec<Row> {
@@ -140,7 +148,7 @@ fn by_jobs(config: &checked::Upstream) -> Vec<Row> {
     let guarded = "jobs on a path that is guarded without jobs too";
     let mut rows: Vec<_> = config.sync_paths.iter().map(|path| job(path, true, guarded)).collect();
     if config.adapter.facade() == Facade::AzureDi {
-        rows.push(job("/*:analyze", true, guarded));
+        rows.extend(SUBMITS.map(|path| job(path, true, guarded)));
     }
     rows.push(job("/*", false, "jobs on a path that is not guarded without jobs either"));
     rows
@@ -184,12 +192,13 @@ mod tests {
     fn submits_polls_and_their_jobs() {
         let rows = [
             "+ POST /a/*:analyze: submit of documents; verdicts also from polls",
+            "+ POST /a/*/analyze: submit of documents; verdicts also from polls",
             "- POST PUT PATCH /a/*: submits no document: passes through",
             "- GET HEAD DELETE /a/*: a poll is never answered from the memory but for operations of the gateway's own making",
         ];
         assert_eq!(of("adapter: azuredi-facade", ""), rows);
         let with_jobs = of("adapter: azuredi-facade", "jobs: {}");
-        assert_eq!(with_jobs[3], "+ POST /jobs/a/*:analyze: jobs on a path that is guarded without jobs too");
+        assert_eq!(with_jobs[4], "+ POST /jobs/a/*:analyze: jobs on a path that is guarded without jobs too");
         let mounted = of("adapter: azure-di, mount: /a", "");
         assert_eq!(mounted, [&rows[..], &["+ POST /jobs/a/*: jobs on every path"]].concat());
     }

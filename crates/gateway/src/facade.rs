@@ -1,0 +1,3 @@
+//! How callers see an upstream, where that is more than its own wire passed on.
+
+pub(crate) mod azure_di;

@@ -1,0 +1,315 @@
+//! What is remembered of the facade's answers, at the submit and at the poll, and what never is.
+
+use nevertwice_testkit::{Part, multipart};
+use serde_json::json;
+
+use super::*;
+use crate::caller::{assert_live, assert_replay, entries, entry_count, forget, forget_all};
+
+/// Base64 of a document, as clients write it.
+fn base64(document: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::prelude::BASE64_STANDARD.encode(document)
+}
+
+/// Submits and polls to the end; the poll's answer.
+async fn end(gateway: &Gateway, submitted: &Answer) -> Answer {
+    poll(gateway, &operation(gateway, submitted)).await
+}
+
+async fn recorded(gateway: &Gateway) -> f64 {
+    gateway.metric("gateway_negative_cache_recorded_total", &[]).await
+}
+
+#[tokio::test]
+async fn a_refusal_at_the_submit_is_replayed_at_the_submit() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[]).await;
+    di.on(&DOC[..], refused());
+    for (n, path) in [ANALYZE, ANALYZE_V3].into_iter().enumerate() {
+        let live = submit(&gateway, path, &DOC[..]).await;
+        assert_live(&live, 400);
+        assert!(live.header("apim-request-id").is_some());
+        for tenant in [1, 2] {
+            let hit = submit_as(&gateway, tenant, path, "application/octet-stream", &DOC[..]).await;
+            assert_replay(&live, &hit);
+            for name in ["operation-location", "apim-request-id"] {
+                assert_eq!(hit.header(name), None, "{name} on a replay");
+            }
+        }
+        assert_eq!((di.submits().len(), entry_count(&gateway).await), (n + 1, n + 1));
+    }
+    let lines = settle(&gateway, 6).await;
+    let codes: Vec<_> = lines.iter().map(|line| line["code"].as_str().unwrap()).collect();
+    let each = ["HTTP_400", "REFUSED_HTTP_400", "REFUSED_HTTP_400"];
+    assert_eq!(codes, [each, each].concat());
+}
+
+#[tokio::test]
+async fn what_a_poll_shows_is_remembered_under_the_submit() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[]).await;
+    di.on(&DOC[..], failing().after(1));
+    let submitted = submit(&gateway, ANALYZE, &DOC[..]).await;
+    assert!(!submitted.is_hit());
+    let operation = operation(&gateway, &submitted);
+    assert_eq!(poll(&gateway, &operation).await.json()["status"], "running");
+    assert_eq!(entry_count(&gateway).await, 0, "nothing is known yet");
+    // whoever polls again gets the upstream's word again, and it is remembered once
+    for _ in 0..3 {
+        let failed = poll(&gateway, &operation).await;
+        assert_live(&failed, 200);
+        assert_eq!(failed.json()["error"]["innererror"]["code"], "InvalidContent");
+    }
+    assert_eq!((entry_count(&gateway).await, recorded(&gateway).await), (1, 1.0));
+    let known = entries(&gateway, &format!("?document={}", sha256_hex(&[&DOC[..]]))).await;
+    assert_eq!((known.len(), &known[0]["upstream"]), (1, &"di".into()));
+    for _ in 0..3 {
+        let replay = submit(&gateway, ANALYZE, &DOC[..]).await;
+        assert!(replay.status == 202 && replay.is_hit(), "{} {:?}", replay.status, replay.headers);
+    }
+    assert_eq!((di.submits().len(), di.polls().len()), (1, 4));
+    // another document, model, version or set of parameters is another matter
+    for path in [
+        "/documentintelligence/documentModels/prebuilt-layout:analyze?api-version=2024-11-30",
+        "/documentintelligence/documentModels/prebuilt-read:analyze?api-version=2025-11-30",
+        "/documentintelligence/documentModels/prebuilt-read:analyze?api-version=2024-11-30&pages=1",
+        ANALYZE_V3,
+    ] {
+        assert!(!submit(&gateway, path, &DOC[..]).await.is_hit(), "{path}");
+    }
+    assert!(!submit(&gateway, ANALYZE, &DOC2[..]).await.is_hit());
+    assert!(!submit_as(&gateway, 1, ANALYZE, "application/pdf", &DOC[..]).await.is_hit());
+    assert_eq!(di.submits().len(), 7);
+    settle(&gateway, 14).await;
+}
+
+#[tokio::test]
+async fn the_service_may_spell_failed_as_it_likes() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[]).await;
+    di.on(&DOC[..], failing().spelt("Failed"));
+    end(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await).await;
+    assert!(submit(&gateway, ANALYZE, &DOC[..]).await.is_hit());
+    assert_eq!(di.submits().len(), 1);
+}
+
+#[tokio::test]
+async fn a_failure_that_is_not_of_the_document_is_never_remembered() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[]).await;
+    let mixed = json!({
+        "code": "InvalidRequest", "message": "two things",
+        "details": [
+            { "code": "InvalidRequest", "message": "a", "innererror": { "code": "InvalidContent", "message": "a" } },
+            { "code": "InvalidRequest", "message": "b", "innererror": { "code": "InvalidParameter", "message": "b" } },
+        ],
+    });
+    let errors = [
+        fault("InternalServerError", "Unknown"),
+        json!({ "code": "InternalServerError", "message": "An unexpected error occurred." }),
+        fault("ServiceUnavailable", "InvalidContent"),
+        fault("InvalidRequest", "ContentSourceTimeout"),
+        fault("InvalidRequest", "ModelNotReady"),
+        fault("InvalidRequest", "ModelAnalyzeError"),
+        fault("InvalidRequest", "NobodyKnowsThisOne"),
+        mixed,
+        json!({}),
+        json!("InvalidContent"),
+    ];
+    for (n, error) in errors.iter().enumerate() {
+        let document = format!("transient {n}");
+        di.on(&document, Fate::fails(error.clone()));
+        for goes_up in 1..=2 {
+            let submitted = submit(&gateway, ANALYZE, document.clone()).await;
+            assert!(!submitted.is_hit(), "{error}");
+            assert_eq!(end(&gateway, &submitted).await.json()["status"], "failed");
+            assert_eq!(di.submits_of(&document), goes_up, "{error}");
+        }
+    }
+    // canceled, and no last word at all
+    for (word, n) in [("canceled", 100), ("skipped", 101)] {
+        let document = format!("ended {n}");
+        di.on(&document, failing().spelt(word));
+        for _ in 0..2 {
+            let submitted = submit(&gateway, ANALYZE, document.clone()).await;
+            assert!(!submitted.is_hit(), "{word}");
+            end(&gateway, &submitted).await;
+        }
+    }
+    assert_eq!((entry_count(&gateway).await, recorded(&gateway).await), (0, 0.0));
+    settle(&gateway, (errors.len() + 2) * 4).await;
+}
+
+/// The document behind an address may be another one tomorrow.
+#[tokio::test]
+async fn input_by_reference_is_never_remembered_and_inline_input_is() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[]).await;
+    let content = fault("InvalidRequest", "InvalidContent");
+    let source = fault("InvalidRequest", "ContentSourceNotAccessible");
+    let v2 = json!({ "code": "InvalidImage", "message": "m" });
+    let url = |n: usize| format!("https://documents.example/{n}.pdf");
+    for (n, (path, body, fate)) in [
+        (ANALYZE, json!({ "urlSource": url(0) }), Fate::refused(400, content.clone())),
+        (ANALYZE, json!({ "urlSource": url(1) }), Fate::refused(400, source.clone())),
+        (ANALYZE, json!({ "urlSource": url(2) }), Fate::fails(content.clone())),
+        (ANALYZE, json!({ "urlSource": url(3) }), Fate::fails(source)),
+        (ANALYZE_V3, json!({ "urlSource": url(4) }), Fate::fails(content.clone())),
+        (ANALYZE_V2, json!({ "source": url(5) }), Fate::refused(400, v2.clone())),
+        (ANALYZE_V2, json!({ "source": url(6) }), Fate::refused(400, content.clone())),
+        (ANALYZE_V2, json!({ "source": url(7) }), Fate::fails(content.clone())),
+        // told apart wherever it stands
+        (ANALYZE, json!({ "base64Source": "", "urlSource": url(8) }), Fate::fails(content.clone())),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        di.on(body.to_string(), fate.clone());
+        for goes_up in 1..=2 {
+            let submitted = submit_json(&gateway, path, &body).await;
+            assert!(!submitted.is_hit(), "{n}: {body}");
+            if submitted.status == 202 {
+                assert_eq!(end(&gateway, &submitted).await.json()["status"], "failed");
+            }
+            let submits = di.submits().iter().filter(|seen| seen.body == body.to_string()).count();
+            assert_eq!(submits, goes_up, "{n}: {body}");
+        }
+    }
+    assert_eq!((entry_count(&gateway).await, recorded(&gateway).await), (0, 0.0));
+    // the same document inline: at the submit and at the poll
+    for (document, fate) in [(&DOC, refused()), (&DOC2, failing())] {
+        di.on(document, fate);
+        let body = json!({ "base64Source": base64(document) });
+        let live = submit_json(&gateway, ANALYZE, &body).await;
+        assert!(!live.is_hit());
+        if live.status == 202 {
+            end(&gateway, &live).await;
+        }
+        let hit = submit_json(&gateway, ANALYZE, &body).await;
+        assert_eq!((hit.is_hit(), hit.status), (true, live.status));
+        let known = entries(&gateway, &format!("?document={}", sha256_hex(&[&document[..]]))).await;
+        assert_eq!(known.len(), 1, "the document is what base64Source says");
+    }
+}
+
+#[tokio::test]
+async fn an_empty_document_is_submitted_nowhere() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[]).await;
+    assert_own(&submit(&gateway, ANALYZE, "").await, 400, "EMPTY_DOCUMENT");
+    assert_eq!(di.upstream.calls(), 0);
+}
+
+/// v2.1 clients may send a form; the boundary is not a part of what is known.
+#[tokio::test]
+async fn a_form_is_known_by_its_parts() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[]).await;
+    let form =
+        |boundary: &str| multipart(boundary, &[Part::file("file", "a.pdf", "application/pdf", &DOC[..])]);
+    let (kind, body) = form("one");
+    // refused, with a code of the bytes, and a type that is not among those that may be wrong
+    di.on(&body, failing());
+    end(&gateway, &submit_as(&gateway, 1, ANALYZE, &kind, body).await).await;
+    let (kind, body) = form("another");
+    assert!(submit_as(&gateway, 1, ANALYZE, &kind, body).await.is_hit());
+    assert_eq!(di.submits().len(), 1);
+}
+
+/// I7: an attempt from before a forget never records after it, whichever process hears of the failure.
+#[tokio::test]
+async fn a_forget_between_submit_and_poll_holds() {
+    let di = AzureDi::start().await;
+    let mut gateway = facade(&di, &[]).await;
+    let selections = [
+        json!({ "all": true }),
+        json!({ "upstream": "di" }),
+        json!({ "document": sha256_hex(&[b"forgotten 2"]) }),
+        json!({ "status": 200 }),
+    ];
+    for is_killed in [false, true] {
+        for (n, selection) in selections.iter().enumerate() {
+            let document = format!("forgotten {n}");
+            di.on(&document, failing().after(1));
+            let operation = operation(&gateway, &submit(&gateway, ANALYZE, document.clone()).await);
+            poll(&gateway, &operation).await;
+            forget(&gateway, selection).await;
+            if is_killed {
+                gateway.signal("KILL");
+                gateway.wait_exit(Duration::from_secs(10)).await;
+                gateway.restart().await;
+            }
+            assert_eq!(poll(&gateway, &operation).await.json()["status"], "failed");
+            assert_eq!(entry_count(&gateway).await, 0, "{selection}");
+            assert!(!submit(&gateway, ANALYZE, document).await.is_hit(), "{selection}");
+        }
+    }
+    // what a forget did not mean stays pending
+    di.on(&DOC[..], failing());
+    let operation = operation(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await);
+    forget(&gateway, &json!({ "upstream": "doc-classifier" })).await;
+    forget(&gateway, &json!({ "document": sha256_hex(&[&DOC2[..]]) })).await;
+    poll(&gateway, &operation).await;
+    assert!(submit(&gateway, ANALYZE, &DOC[..]).await.is_hit());
+}
+
+#[tokio::test]
+async fn a_document_that_is_analyzed_after_all_is_no_bad_document() {
+    let di = AzureDi::start().await;
+    // every submit goes up, so that there is something to learn
+    let gateway = facade(&di, &[("DI", "negative_cache: {mode: observe}")]).await;
+    di.on(&DOC[..], failing());
+    end(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await).await;
+    assert_eq!(entry_count(&gateway).await, 1);
+    di.on(&DOC[..], Fate::succeeds().after(1));
+    let operation = operation(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await);
+    poll(&gateway, &operation).await;
+    assert_eq!(entry_count(&gateway).await, 1, "that it was taken in says nothing yet");
+    assert_eq!(poll(&gateway, &operation).await.json()["status"], "succeeded");
+    assert_eq!(entry_count(&gateway).await, 0);
+    settle(&gateway, 5).await;
+}
+
+#[tokio::test]
+async fn a_failure_over_the_size_that_is_kept_is_passed_on_whole_and_not_remembered() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[("MEMORY", "max_body_bytes: 1000")]).await;
+    let mut error = fault("InvalidRequest", "InvalidContent");
+    error["message"] = "x".repeat(5000).into();
+    di.on(&DOC[..], Fate::fails(error.clone()));
+    for _ in 0..2 {
+        let submitted = submit(&gateway, ANALYZE, &DOC[..]).await;
+        assert!(!submitted.is_hit());
+        assert_eq!(end(&gateway, &submitted).await.json()["error"], error);
+    }
+    assert_eq!((di.submits().len(), forget_all(&gateway).await), (2, 0));
+}
+
+/// Of many that come at once, the first learns what is wrong; the others hear of it.
+#[tokio::test]
+async fn a_hundred_submits_of_a_known_document_are_one() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[]).await;
+    di.on(&DOC[..], failing());
+    end(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await).await;
+    let mut all = tokio::task::JoinSet::new();
+    for n in 0..100 {
+        let request = Request::post(&format!("/di{ANALYZE}")).bearer(&format!("tok-{}", n % 3 + 1));
+        let addr = gateway.addr;
+        let request = request.header("Content-Type", "application/octet-stream").body(&DOC[..]);
+        all.spawn(async move { Client::connect(addr).await.request(request).await });
+    }
+    let answers = all.join_all().await;
+    let mut ids: Vec<_> = answers
+        .iter()
+        .map(|answer| {
+            assert!(answer.is_hit(), "{} {:?}", answer.status, answer.headers);
+            id_of(&operation(&gateway, answer)).to_owned()
+        })
+        .collect();
+    ids.sort();
+    ids.dedup();
+    assert_eq!((ids.len(), di.submits().len()), (100, 1), "each has an operation of its own");
+    settle(&gateway, 102).await;
+}
