@@ -65,7 +65,8 @@ pub(super) fn route(
         return Err(OwnCode::ForbiddenRoute.into());
     }
     let config = &upstream.config;
-    let within = within(config, &path[mount.len()..]);
+    let within = &path[mount.len()..];
+    let within = if within.is_empty() { "/" } else { within };
     let asked = azure_di(config, &head.method, within);
     let listed = config.sync_paths.iter().position(|p| p == within);
     if listed.is_none() && !config.all_paths && config.strict_paths {
@@ -78,8 +79,7 @@ pub(super) fn route(
         Some(i) => Arc::clone(&upstream.routes[i]),
         None => Arc::clone(&gateway.any_route),
     };
-    let path =
-        if mount.is_empty() && within == path { whole.clone() } else { rebase(within, whole.query())? };
+    let path = if mount.is_empty() { whole.clone() } else { rebase(within, whole.query())? };
     let origin = match config.adapter.facade() {
         Facade::AzureDi => {
             let no_host =
@@ -90,18 +90,6 @@ pub(super) fn route(
         Facade::Sync | Facade::OpenAi => None,
     };
     Ok(Plan { tenant, upstream: Arc::clone(upstream), route, path, guarded, asked, origin })
-}
-
-/// A path below the mount, as the upstream is to see it.
-fn within<'a>(config: &UpstreamConfig, below: &'a str) -> &'a str {
-    match config.adapter.facade() {
-        // a slash at the end of the endpoint that the client was given becomes one too many
-        Facade::AzureDi if below.starts_with("//") => {
-            &below[below.len() - below.trim_start_matches('/').len() - 1..]
-        }
-        _ if below.is_empty() => "/",
-        _ => below,
-    }
 }
 
 fn azure_di(config: &UpstreamConfig, method: &Method, within: &str) -> Asked {
@@ -126,8 +114,6 @@ pub(crate) fn of_job(
     }
     check_path(path.path())?;
     let config = &upstream.config;
-    let within = within(config, path.path());
-    let path = if within == path.path() { path.clone() } else { rebase(within, path.query())? };
     let listed = config.sync_paths.iter().position(|p| p == path.path());
     let every = config.all_paths || config.adapter.for_jobs();
     if listed.is_none() && !every && config.strict_paths {
