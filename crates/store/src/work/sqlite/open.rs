@@ -12,6 +12,7 @@ use super::schema::{FORMAT, JOB_COLUMNS, OPERATION_COLUMNS, StoredJob, StoredOpe
 use super::steps::Counts;
 use crate::StoreError;
 use crate::sqlite::file::{self, Found, Place, Refused};
+use crate::work::life;
 
 /// A file that was found good.
 pub(super) struct Opened {
@@ -34,19 +35,21 @@ fn verify(place: &Place, mut writer: Connection, lock: File) -> Result<Opened, R
     }
     let mut counts = Counts::default();
     let mut running = Vec::new();
-    let (mut seen, mut malformed) = (0_u64, 0_u64);
+    let (mut seen, mut malformed, mut without) = (0_u64, 0_u64, 0_u64);
     {
         let mut statement = writer.prepare(&format!("SELECT {JOB_COLUMNS} FROM jobs"))?;
         for stored in statement.query_map([], StoredJob::decode)? {
             seen += 1;
-            match stored? {
-                Ok(stored) => {
-                    counts.add(&stored.job, 1);
-                    if stored.job.status == JobStatus::Running {
-                        running.push(stored);
-                    }
-                }
-                Err(_) => malformed += 1,
+            let Ok(stored) = stored? else {
+                malformed += 1;
+                continue;
+            };
+            let whole = (!life::needs_input(stored.job.status) || has_body(&writer, "inputs", &stored)?)
+                && (stored.job.result.is_none() || has_body(&writer, "results", &stored)?);
+            without += u64::from(!whole);
+            counts.add(&stored.job, 1);
+            if stored.job.status == JobStatus::Running {
+                running.push(stored);
             }
         }
         let mut statement = writer.prepare(&format!("SELECT {OPERATION_COLUMNS} FROM operations"))?;
@@ -60,20 +63,18 @@ fn verify(place: &Place, mut writer: Connection, lock: File) -> Result<Opened, R
         let what = format!("{malformed} of {seen} rows do not verify");
         return Err(Refused::Said(place.damaged(&what)));
     }
-    let lost: i64 = writer.query_row(
-        "SELECT count(*) FROM jobs WHERE status IN (0, 1) AND NOT EXISTS \
-         (SELECT 1 FROM inputs WHERE inputs.sequence = jobs.sequence)",
-        [],
-        |row| row.get(0),
-    )?;
-    if lost > 0 {
-        return Err(Refused::Said(place.damaged(&format!("{lost} inputs are missing"))));
+    if without > 0 {
+        return Err(Refused::Said(place.damaged(&format!("bodies of {without} jobs are missing"))));
     }
     place.take_over(&writer)?;
     lapse(&mut writer, running)?;
     let reader = || place.connect(OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(Refused::Said);
     let readers = [reader()?, reader()?];
     Ok(Opened { lock, writer, readers, counts })
+}
+
+fn has_body(connection: &Connection, table: &str, of: &StoredJob) -> rusqlite::Result<bool> {
+    connection.prepare_cached(&format!("SELECT 1 FROM {table} WHERE sequence = ?"))?.exists([of.sequence])
 }
 
 /// Ends all claims: whoever held them is dead, or the lock could not have been taken.
