@@ -47,7 +47,7 @@ fn bounds() -> JobBounds {
 }
 
 async fn submit(store: &RedisStore, n: u64) -> Job {
-    match store.submit(samples::job(n, now()), samples::input(n), &bounds()).await {
+    match store.submit(samples::job(n, now()), samples::input(n), None, &bounds()).await {
         Ok(Submitted::New(job)) => job,
         other => panic!("not taken in: {other:?}"),
     }
@@ -183,7 +183,7 @@ async fn of_submits_with_one_key_in_two_processes_one_is_taken_in() {
                 job.key = Some(key);
                 // the same request, but for one that is another
                 job.request.digest = samples::fingerprint(u64::from(n == 7));
-                store.submit(job, samples::input(1), &bounds()).await
+                store.submit(job, samples::input(1), None, &bounds()).await
             });
         }
         let answers: Vec<_> = submits.join_all().await.into_iter().flatten().collect();
@@ -233,7 +233,7 @@ async fn large_bodies_come_whole_and_look_ups_pass_between_their_pieces() {
     let moving = {
         let (store, job, body) = (Arc::clone(&store), job.clone(), body.clone());
         let mut moving = JoinSet::new();
-        moving.spawn(async move { store.submit(job, body, &bounds()).await });
+        moving.spawn(async move { store.submit(job, body, None, &bounds()).await });
         moving
     };
     let mut looked = 0;
@@ -258,7 +258,7 @@ async fn every_key_has_an_end() {
     for n in 0..6 {
         let mut job = samples::job(n, now());
         job.key = Some(samples::key(&n.to_string()));
-        let taken = store.submit(job, samples::input(n), &bounds()).await;
+        let taken = store.submit(job, samples::input(n), None, &bounds()).await;
         assert!(matches!(taken, Ok(Submitted::New(_))));
     }
     let claim_one = async || claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
@@ -293,7 +293,7 @@ async fn what_is_over_is_swept_and_leaves_nothing_behind() {
     let memory: BTreeSet<_> = lives(&server).into_keys().collect();
     let soon = JobBounds { max_queued: 100, expires_at: now().plus_ms(1500) };
     for n in 0..10 {
-        assert!(store.submit(samples::job(n, now()), samples::input(n), &soon).await.is_ok());
+        assert!(store.submit(samples::job(n, now()), samples::input(n), None, &soon).await.is_ok());
     }
     let ends = |claim: &Claim| {
         let body = Bytes::from_static(b"ok");
@@ -382,7 +382,8 @@ async fn a_server_that_is_away_is_an_error_and_what_was_acknowledged_is_there_ag
     let operation = samples::operation(1, now());
     assert!(store.put(&operation).await.is_ok());
     server.kill();
-    let kind = bench::kind_of(store.submit(samples::job(50, now()), samples::input(50), &bounds()).await);
+    let kind =
+        bench::kind_of(store.submit(samples::job(50, now()), samples::input(50), None, &bounds()).await);
     assert!(matches!(kind, Some(StoreErrorKind::Io | StoreErrorKind::Busy)), "{kind:?}");
     for kind in [
         bench::kind_of(store.job(&running.job.id).await),
