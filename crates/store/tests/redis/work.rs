@@ -84,12 +84,13 @@ fn lives(server: &Redis) -> BTreeMap<String, i64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_operations_and_jobs_conform() {
+async fn slow_operations_and_jobs_conform_with_the_documented_rights() {
     let server = Redis::start();
     let case = Cell::new(0);
     suite::conformance(async |clock| {
         case.set(case.get() + 1);
-        let options = bench::options(server.addr(), &format!("case-{}", case.get()));
+        let prefix = format!("case-{}", case.get());
+        let options = bench::documented_user(&server, &prefix, bench::options(server.addr(), &prefix));
         Arc::new(RedisStore::start(options, clock).await)
     })
     .await;
@@ -474,4 +475,42 @@ async fn what_this_version_cannot_read_holds_nothing_up() {
     assert_eq!(bench::kind_of(store.operation(&operations[0].id).await), Some(StoreErrorKind::Corrupt));
     let due = store.due(later(), later(), 10).await.unwrap_or_else(|error| panic!("due: {error}"));
     assert_eq!(due.iter().map(|operation| operation.id).collect::<Vec<_>>(), [operations[1].id]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_takes_no_job_and_lets_those_that_are_there_end() {
+    let server = Redis::start();
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    for n in 0..5 {
+        submit(&store, n).await;
+    }
+    assert_eq!(server.ask(&["config", "set", "maxmemory", "1"]), "OK");
+    let refused = store.submit(samples::job(9, now()), samples::input(9), &bounds()).await;
+    assert_eq!(bench::kind_of(refused), Some(StoreErrorKind::Full));
+    let claim_one = async || claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
+    let first = claim_one().await;
+    assert!(store.sending(&first).await.is_ok_and(|held| held));
+    let again = JobEnd::Again { error: Some(samples::transient()), not_before: now() };
+    assert!(store.settle_job(&first, again).await.is_ok_and(|held| held));
+    let second = claim_one().await;
+    let with_result = store.settle_job(&second, succeeded(&Bytes::from_static(b"ok"))).await;
+    assert_eq!(bench::kind_of(with_result), Some(StoreErrorKind::Full), "an answer has no room");
+    let end = JobEnd::Final {
+        status: JobStatus::Failed,
+        error: Some(samples::transient()),
+        result: None,
+        at: now(),
+        expires_at: later(),
+    };
+    assert!(store.settle_job(&second, end).await.is_ok_and(|held| held), "and the job ends without");
+    for _ in 0..4 {
+        let claim = claim_one().await;
+        assert!(store.cancel(&claim.job.id, later()).await.is_ok_and(|job| job.is_some()));
+        let again = JobEnd::Again { error: None, not_before: now() };
+        assert!(store.settle_job(&claim, again).await.is_ok_and(|held| held));
+        assert_eq!(status(&store, &claim.job.id).await, Some(JobStatus::Cancelled));
+    }
+    assert_eq!(server.ask(&["xlen", "{nt}:jq:ocr"]), "0");
+    assert_eq!(server.ask(&["config", "set", "maxmemory", "0"]), "OK");
+    submit(&store, 10).await;
 }
