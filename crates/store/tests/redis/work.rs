@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -513,4 +513,90 @@ async fn a_full_server_takes_no_job_and_lets_those_that_are_there_end() {
     assert_eq!(server.ask(&["xlen", "{nt}:jq:ocr"]), "0");
     assert_eq!(server.ask(&["config", "set", "maxmemory", "0"]), "OK");
     submit(&store, 10).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_workers_that_die_at_any_point_lose_no_job_and_end_none_twice() {
+    const JOBS: u64 = 100;
+    let server = Redis::start();
+    let stores = pair(&server).await;
+    let ended: Arc<Mutex<BTreeMap<JobId, u32>>> = Arc::default();
+    let submitted: Arc<Mutex<BTreeSet<JobId>>> = Arc::default();
+    let random = &mut fastrand::Rng::with_seed(7);
+    let mut n = 0;
+    let is_done = || {
+        let (ended, submitted) = (lock(&ended), lock(&submitted));
+        // one that was taken in, unheard by who submitted it, ends too
+        submitted.len() as u64 >= JOBS && submitted.iter().all(|id| ended.contains_key(id))
+    };
+    let began = std::time::Instant::now();
+    while !is_done() {
+        assert!(began.elapsed() < 6 * LONG, "{} of {} ended", lock(&ended).len(), lock(&submitted).len());
+        let mut tasks = JoinSet::new();
+        for worker in 0..6 {
+            let (store, ended) = (Arc::clone(&stores[worker % 2]), Arc::clone(&ended));
+            tasks.spawn(async move {
+                while let Some(claim) = claim(&store, LONG).await {
+                    if claim.job.sent {
+                        // an end is all that is left to such a one
+                        if finish(&store, &claim).await {
+                            *lock(&ended).entry(claim.job.id).or_default() += 1;
+                        }
+                        continue;
+                    }
+                    assert!(store.sending(&claim).await.is_ok_and(|held| held), "nobody else has it");
+                    tokio::time::sleep(Duration::from_micros(500)).await;
+                    if finish(&store, &claim).await {
+                        *lock(&ended).entry(claim.job.id).or_default() += 1;
+                    }
+                }
+            });
+        }
+        for submitter in 0..2 {
+            let (store, submitted) = (Arc::clone(&stores[submitter]), Arc::clone(&submitted));
+            let from = n + submitter as u64 * 20;
+            tasks.spawn(async move {
+                for n in from..from + 10 {
+                    if lock(&submitted).len() as u64 >= JOBS {
+                        break;
+                    }
+                    let id = submit(&store, n).await.id;
+                    lock(&submitted).insert(id);
+                }
+                std::future::pending().await
+            });
+        }
+        n += 40;
+        tokio::time::sleep(Duration::from_millis(random.u64(5..150))).await;
+        tasks.abort_all();
+        while let Some(task) = tasks.join_next().await {
+            assert!(!task.as_ref().is_err_and(tokio::task::JoinError::is_panic), "{task:?}");
+        }
+        // what the dead have lapses at once
+        let pending = server.ask(&["xpending", "{nt}:jq:ocr", "workers", "-", "+", "1000", "running"]);
+        for entry in pending.split_whitespace().filter(|word| word.contains('-')) {
+            let idle = ["xclaim", "{nt}:jq:ocr", "workers", "running", "0", entry, "idle", "20000", "justid"];
+            server.ask(&idle);
+        }
+        // one whose worker died after its end had been written, before it heard of it
+        let mut forgotten = Vec::new();
+        for id in lock(&submitted).iter().filter(|id| !lock(&ended).contains_key(id)) {
+            forgotten.push(*id);
+        }
+        for id in forgotten {
+            if status(&stores[0], &id).await == Some(JobStatus::Succeeded) {
+                lock(&ended).insert(id, 1);
+            }
+        }
+    }
+    assert!(lock(&ended).values().all(|times| *times == 1), "{:?}", lock(&ended));
+    for store in &stores {
+        for id in lock(&submitted).clone() {
+            assert_eq!(status(store, &id).await, Some(JobStatus::Succeeded));
+        }
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
