@@ -18,6 +18,7 @@ use crate::StoreError;
 pub(crate) mod life;
 
 pub mod memory;
+pub mod sqlite;
 pub mod suite;
 
 /// How many operations are kept at most.
