@@ -25,7 +25,7 @@ const PASSED_OVER: u32 = 100;
 
 /// What a look at the stream gave.
 enum Found {
-    Job(Taken),
+    Job(Box<Taken>),
     /// Nothing; it is known when the next one that waits is due.
     Nothing(Option<Millis>),
 }
@@ -118,7 +118,8 @@ impl Shared {
                         return Err(corrupt("a job in a stream"));
                     };
                     if let Some(claim) = self.hand_out(upstream, &id, entry).await? {
-                        return Ok(Found::Job(Taken { shared: Arc::clone(self), claim: Some(claim) }));
+                        let taken = Taken { shared: Arc::clone(self), claim: Some(claim) };
+                        return Ok(Found::Job(Box::new(taken)));
                     }
                 }
                 _ => return Err(corrupt("a stream of jobs")),
