@@ -269,6 +269,10 @@ pub(super) async fn open(
     };
     // before the answer: whoever has the address can ask, wherever
     operations.keep(operation).await;
+    if let (Some(asked), Some(breaker)) = (&asked, &plan.upstream.loop_breaker) {
+        // it was taken, whatever becomes of it
+        breaker.clear(&asked.key.fingerprint);
+    }
     if let (Some(attempt), Some(guard)) = (asked.and_then(|asked| asked.attempt), &plan.upstream.guard) {
         match is_pending {
             true => operations.hold_flight(id, attempt, guard.rules.single_flight_wait),
