@@ -16,6 +16,7 @@ mod hold;
 pub(crate) mod identify;
 mod intake;
 mod judge;
+mod operation;
 mod plan;
 mod recall;
 mod remember;
@@ -23,16 +24,19 @@ pub(crate) mod reply;
 
 use std::sync::Arc;
 
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use hyper::body::Incoming;
-use nevertwice_domain::outcome::OwnCode;
+use nevertwice_domain::operation::Operation;
+use nevertwice_domain::outcome::{Outcome, OwnCode};
 
 use crate::Shared;
+use crate::facade::azure_di::Asked;
 use crate::pool::Permit;
 use account::Record;
 use connection::OnConnection;
 use judge::Answer;
-use recall::{Call, Known, Recall};
+use plan::Plan;
+use recall::{Call, CallBody, Known, Recall};
 use reply::Reply;
 
 /// Why a request ends with an answer of the gateway's own.
@@ -97,10 +101,41 @@ async fn approach(
     gateway.accepts_work()?;
     let tenant = identify::tenant(gateway, &head.headers)?;
     record.tenant(&tenant);
-    let plan = plan::route(gateway, tenant, &head)?;
+    let plan = plan::route(gateway, tenant, &head, record.connection.caller())?;
     record.plan(&plan);
+    if let Asked::Operation { id, rest } = &plan.asked {
+        let (id, rest) = (*id, rest.clone());
+        let body = CallBody::passing(gateway, &plan, body);
+        return operation::find(gateway, plan, (id, &rest), head, body, record).await;
+    }
     let taken = intake::take(gateway, &plan, &head, body, record).await?;
     recall::recall(gateway, plan, head, taken, record).await
+}
+
+/// The gateway's own look at an operation whose outcome nobody has asked for. It takes no place that a request waits for.
+pub(crate) async fn look(gateway: Arc<Shared>, operation: Operation) {
+    let Some(plan) = Plan::of_look(&gateway, &operation) else {
+        // nobody could record it any more
+        if let Some(operations) = &gateway.operations {
+            let _ = operations.settle(&operation.id).await;
+        }
+        return;
+    };
+    let Some(place) = plan.upstream.pool.try_admit() else { return };
+    let place = Arc::new(place);
+    let mut record = Record::of_the_gateway(&gateway, Method::GET, plan.path.path());
+    record.tenant(&plan.tenant);
+    record.plan(&plan);
+    let ended = async {
+        let mut call = operation::look(plan, Arc::new(operation), &record)?;
+        let answer = dispatch::send(&mut call, &place, &mut record).await?;
+        let judged = judge::judge(&gateway, &call, answer, true).await?;
+        remember::remember(&gateway, call, judged, &mut record).await
+    };
+    match ended.await {
+        Ok(answer) => record.answered(answer.outcome(), answer.status()),
+        Err(rejection) => record.answered(Outcome::Own(rejection.code), rejection.code.status_code()),
+    }
 }
 
 /// One attempt at the upstream. Runs to its end even if the client leaves, when others wait for how it lands.
@@ -125,8 +160,8 @@ async fn answer(gateway: &Shared, mut call: Box<Call>, record: &mut Record) -> R
     let (place, waited) = admit::place(&call, record).await?;
     if waited && let Some(known) = recall::look_again(gateway, &mut call).await {
         match known {
-            Known::Refused(_) => call.land_with_verdict(),
             Known::Held(_) => call.land_without_verdict(),
+            _ => call.land_with_verdict(),
         }
         return Ok(Ending::Known(known));
     }
@@ -138,7 +173,7 @@ async fn answer(gateway: &Shared, mut call: Box<Call>, record: &mut Record) -> R
     };
     match judged.await {
         Ok(judged) => {
-            let answer = remember::remember(gateway, call, judged, record).await;
+            let answer = remember::remember(gateway, call, judged, record).await?;
             Ok(Ending::Live(Box::new(answer), place))
         }
         Err(rejection) => {

@@ -4,10 +4,12 @@
 mod audit;
 mod body;
 mod exchange;
+mod facade;
 mod lock;
 mod loop_breaker;
 mod memory;
 mod metrics;
+mod operations;
 mod pool;
 mod serve;
 mod status;
@@ -24,6 +26,7 @@ use nevertwice_domain::clock::Clock;
 use nevertwice_domain::fingerprint::DeploymentKey;
 use nevertwice_domain::outcome::OwnCode;
 use nevertwice_store::RefusalStore;
+use nevertwice_store::work::OperationStore;
 use secrecy::ExposeSecret;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
@@ -35,6 +38,7 @@ use crate::body::turns::Turns;
 use crate::exchange::identify::Tenants;
 use crate::memory::Memory;
 use crate::metrics::{Metrics, UpstreamMetrics};
+use crate::operations::Operations;
 use crate::serve::{Listener, Stop};
 use crate::upstream::Upstream;
 
@@ -50,6 +54,12 @@ pub(crate) struct Shared {
     pub(crate) upstreams: Vec<Arc<Upstream>>,
     pub(crate) tenants: Tenants,
     pub(crate) memory: Option<Memory>,
+    /// `None` = no upstream has any.
+    pub(crate) operations: Option<Arc<Operations>>,
+    /// How callers reach the gateway, for addresses that it makes.
+    pub(crate) public_base_url: Option<http::Uri>,
+    /// Proxies that are believed about it.
+    pub(crate) trusted_hops: Vec<ipnet::IpNet>,
     pub(crate) budget: Arc<Budget>,
     pub(crate) turns: Turns,
     pub(crate) limits: Limits,
@@ -101,6 +111,8 @@ pub struct Gateway {
 pub struct Foundations {
     /// Where entries live; `None` with the memory off.
     pub store: Option<Arc<dyn RefusalStore>>,
+    /// Where operations live; `None` where no upstream has any.
+    pub operations: Option<Arc<dyn OperationStore>>,
     /// The time.
     pub clock: Arc<dyn Clock>,
 }
@@ -161,10 +173,17 @@ impl Gateway {
         }
         let addresses = listeners.iter().filter_map(|l| l.socket.local_addr().ok()).collect();
         let stop = Stop::default();
+        let operations = on.operations.map(|store| {
+            let (clock, tracker) = (Arc::clone(&on.clock), tracker.clone());
+            Arc::new(Operations::new(store, clock, tracker, stop.drain.clone()))
+        });
         let shared = Arc::new(Shared {
             upstreams,
             tenants,
             memory,
+            operations,
+            public_base_url: config.public_base_url,
+            trusted_hops: config.trusted_hops,
             turns: Turns::new(tokio::runtime::Handle::current().metrics().num_workers()),
             budget: Budget::new(config.limits.buffer_memory_bytes, Arc::clone(&metrics)),
             limits: config.limits,
@@ -181,6 +200,9 @@ impl Gateway {
         });
         if let Some(news) = shared.memory.as_ref().and_then(|memory| memory.store.news()) {
             shared.tracker.spawn(memory::fleet::listen(Arc::clone(&shared), news));
+        }
+        if shared.operations.is_some() {
+            shared.tracker.spawn(operations::watch(Arc::clone(&shared)));
         }
         let gateway = Self { shared, stop, addresses, drain: config.drain };
         let places = Arc::new(Semaphore::new(gateway.shared.http.max_connections));

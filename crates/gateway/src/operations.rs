@@ -17,12 +17,21 @@ use tokio_util::task::TaskTracker;
 
 use crate::lock::Lock;
 use crate::memory::{Attempt, Landing};
+use crate::{Shared, exchange};
 
 /// How long an operation is kept: as long as the service keeps it (24 hours), and an hour for clocks and time zones of opinion.
 pub(crate) const LIFE_MS: u64 = 25 * 3_600_000;
 /// When the gateway first looks for an outcome that nobody has asked for.
 pub(crate) const FIRST_LOOK_MS: u64 = 30_000;
 
+/// How often operations are looked for that nobody asks about.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// After a look that showed no outcome, in milliseconds.
+const AGAIN_MS: u64 = 60_000;
+/// The most looks at one operation: about two hours.
+const MOST_LOOKS: u32 = 120;
+/// Looks at once.
+const LOOKS: usize = 8;
 /// How long the store may take.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// Memory for operations at hand, in bytes.
@@ -187,6 +196,47 @@ impl Operations {
 
     pub(crate) fn now(&self) -> Millis {
         self.clock.now()
+    }
+}
+
+/// Looks for outcomes that nobody asks for, until the gateway stops.
+pub(crate) async fn watch(gateway: Arc<Shared>) {
+    let Some(operations) = gateway.operations.clone() else { return };
+    let looks = Arc::new(tokio::sync::Semaphore::new(LOOKS));
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = gateway.stop.drain.cancelled() => return,
+        }
+        if looks.available_permits() == 0 {
+            continue;
+        }
+        let due = match operations.due(AGAIN_MS, looks.available_permits()).await {
+            Ok(due) => due,
+            Err(error) => {
+                tracing::debug!(%error, "operations whose outcome is open could not be listed");
+                continue;
+            }
+        };
+        for operation in due {
+            let Whereabouts::Upstream { pending: Some(pending), .. } = &operation.at else { continue };
+            if pending.looks > MOST_LOOKS {
+                // it hangs: nothing more is expected of it
+                let _ = operations.settle(&operation.id).await;
+                continue;
+            }
+            let Ok(place) = Arc::clone(&looks).try_acquire_owned() else { break };
+            let gateway = Arc::clone(&gateway);
+            let tracker = gateway.tracker.clone();
+            tracker.spawn(async move {
+                let cut = gateway.stop.cut.clone();
+                tokio::select! {
+                    () = exchange::look(gateway, operation) => {}
+                    () = cut.cancelled() => {}
+                }
+                drop(place);
+            });
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use nevertwice_domain::clock::{Clock, Millis};
 use nevertwice_domain::entry::Selector;
 use nevertwice_domain::profile::Profile;
 use nevertwice_domain::tenant::UpstreamName;
-use nevertwice_store::{News, RefusalStore};
+use nevertwice_store::{News, RefusalStore, StoreError};
 use serde::Serialize;
 
 use crate::Gateway;
@@ -219,6 +219,17 @@ impl Gateway {
             }
         }
         Some(recovered)
+    }
+
+    /// What is selected is not recorded by a poll that comes later. To be called before the memory itself forgets.
+    ///
+    /// # Errors
+    /// When it could not be made durable.
+    pub async fn forget_pending(&self, which: &Selector) -> Result<(), StoreError> {
+        match &self.shared.operations {
+            Some(operations) => operations.forget_pending(which).await,
+            None => Ok(()),
+        }
     }
 
     /// Lets the loop breakers of this process forget what is selected. Returns how many fingerprints they had held of it.

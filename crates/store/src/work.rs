@@ -15,13 +15,21 @@ use nevertwice_domain::tenant::{TenantId, UpstreamName};
 
 use crate::StoreError;
 
+mod life;
+
+pub mod memory;
+pub mod suite;
+
+/// How many operations are kept at most.
+pub const MAX_OPERATIONS: u64 = 100_000;
+
 /// How long a claim on a job holds without being renewed. A worker that dies is replaced after this.
 pub const CLAIM_LIFE: Duration = Duration::from_secs(15);
 
 /// Operations that a gateway has given an id.
 #[async_trait]
 pub trait OperationStore: Send + Sync {
-    /// Keeps an operation until it expires. Durable on return. The number of operations is bounded; the oldest make room.
+    /// Keeps an operation until it expires. Durable on return. There are at most [`MAX_OPERATIONS`]; the oldest make room.
     ///
     /// # Errors
     /// When it could not be made durable.
@@ -47,14 +55,15 @@ pub trait OperationStore: Send + Sync {
     async fn remove(&self, id: &OperationId) -> Result<(), StoreError>;
 
     /// At most `limit` operations whose `next_look_at` has come, each handed to one caller alone: it comes again at `again_at`,
-    /// with one look more counted, unless it is settled.
+    /// with one look more counted, unless it is settled. Each is returned as it is then, this look counted; the longest due come
+    /// first.
     ///
     /// # Errors
     /// When the store could not be asked.
     async fn due(&self, now: Millis, again_at: Millis, limit: usize) -> Result<Vec<Operation>, StoreError>;
 
     /// What matches is pending no more: a verdict of theirs would be one from before a forget. Everything that an entry of theirs
-    /// might match counts as a match. A store whose fences outlive the process
+    /// might match counts as a match: status and time of the selector say nothing about a verdict that is not there yet. A store whose fences outlive the process
     /// ([`RefusalStore::fences_last`](crate::RefusalStore::fences_last)) need not do anything.
     ///
     /// # Errors
@@ -68,7 +77,8 @@ pub trait OperationStore: Send + Sync {
 pub trait JobStore: Send + Sync {
     /// Takes a job in: durable on return, with its input. Where the job has an idempotency key that another job of its tenant has,
     /// the one that was there is returned, or there is a conflict, or the new one takes its place
-    /// ([`Job::answers_its_key`]). A job that is final already is kept and never handed out.
+    /// ([`Job::answers_its_key`], and the same request). A job that is final already is kept and never handed out; `max_queued`
+    /// does not concern it.
     ///
     /// # Errors
     /// When it could not be made durable; it is not taken in then.
@@ -80,7 +90,7 @@ pub trait JobStore: Send + Sync {
     /// When the store could not be asked.
     async fn job(&self, id: &JobId) -> Result<Option<Job>, StoreError>;
 
-    /// Its input.
+    /// Its input; `None` too when it is needed no more: when the job has succeeded or was cancelled.
     ///
     /// # Errors
     /// When the store could not be asked.
@@ -105,14 +115,14 @@ pub trait JobStore: Send + Sync {
     async fn depth(&self) -> Result<Vec<JobDepth>, StoreError>;
 
     /// Gives a job up: one that waits is cancelled at once, of one that runs its worker is told, one that is final stays as it is.
-    /// Returns it as it is then.
+    /// Returns it as it is then. One that was given up while it ran never waits again: it is cancelled instead.
     ///
     /// # Errors
     /// When it could not be made durable.
     async fn cancel(&self, id: &JobId, expires_at: Millis) -> Result<Option<Job>, StoreError>;
 
-    /// An operator's word: one that has failed or was cancelled waits again, as if for its first attempt; any other stays as it
-    /// is. Returns it as it is then.
+    /// An operator's word: one that has failed waits again, as if for its first attempt, and is removed when it would have been, unless it
+    /// comes to another end before. Any other stays as it is; one that was cancelled has no input any more. Returns it as it is then.
     ///
     /// # Errors
     /// When it could not be made durable.
@@ -120,26 +130,26 @@ pub trait JobStore: Send + Sync {
 
     /// The next job of this upstream whose time has come, in the order in which they came; waits up to `wait` for one. The claim
     /// holds for [`CLAIM_LIFE`] from its last renewal. A job whose worker has let its claim lapse is handed out again, `sent` as that
-    /// worker left it.
+    /// worker left it; it may have been given up meanwhile (`cancel`). A caller that goes away while it waits takes no job with it.
     ///
     /// # Errors
     /// When the store could not be asked.
     async fn claim(&self, upstream: &UpstreamName, wait: Duration) -> Result<Option<Claim>, StoreError>;
 
-    /// Prolongs a claim.
+    /// Prolongs a claim. One that has lapsed holds again, as long as nobody else has been handed the job.
     ///
     /// # Errors
     /// When the store could not be asked; the claim holds as long as it did.
     async fn renew(&self, claim: &Claim) -> Result<Held, StoreError>;
 
-    /// A call is about to be made: `sent` is set and `attempts` counted, durably, if the claim holds. Returns whether it does; where it
-    /// does not, no call may be made.
+    /// A call is about to be made: `sent` is set and `attempts` counted, durably, and the claim is prolonged, if it holds. Returns
+    /// whether it does; where it does not, no call may be made.
     ///
     /// # Errors
     /// When it could not be made durable; no call may be made then.
     async fn sending(&self, claim: &Claim) -> Result<bool, StoreError>;
 
-    /// The job comes to its end, or waits for its next attempt, and the claim is over. Returns whether the claim held; where it did
+    /// The job comes to its end, or waits for its next attempt, and the claim is over: `sent` is so no more. Returns whether the claim held; where it did
     /// not, nothing has changed.
     ///
     /// # Errors
@@ -150,7 +160,7 @@ pub trait JobStore: Send + Sync {
 /// How many jobs there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobBounds {
-    /// Jobs of one upstream that wait.
+    /// Jobs of one upstream that wait: `queued`, whether their time has come or not.
     pub max_queued: u64,
     /// When a job that is final from the start is removed, and when one that never comes to its end is.
     pub expires_at: Millis,
@@ -174,7 +184,7 @@ pub enum Submitted {
 pub struct Claim {
     /// The job, as it was handed out: `running`.
     pub job: Job,
-    /// Tells this claim from every other.
+    /// Tells this claim from every other on the job.
     pub token: String,
 }
 

@@ -207,7 +207,10 @@ fn one_url_is_enough() {
     let listen = "127.0.0.1:8080".parse().unwrap_or_else(|_| unreachable!());
     let checked = for_upstream("http://localhost:9000", listen, None).unwrap_or_else(|e| unreachable!("{e}"));
     let upstream = &checked.upstreams[0];
-    assert_eq!((upstream.name.as_str(), upstream.mount.as_deref(), upstream.all_paths), ("upstream", Some(""), true));
+    assert_eq!(
+        (upstream.name.as_str(), upstream.mount.as_deref(), upstream.all_paths),
+        ("upstream", Some(""), true)
+    );
     assert!(upstream.memory.is_some() && checked.memory.is_some() && checked.audit.is_none());
     assert_eq!(checked.admin.map(|a| a.listen), Some(DEFAULT_ADMIN));
     assert!(

@@ -6,11 +6,14 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, header};
+use nevertwice_config::checked::{Facade, Upstream as UpstreamConfig};
 use nevertwice_domain::outcome::OwnCode;
 
 use super::Rejection;
 use super::identify::Tenant;
 use crate::Shared;
+use crate::exchange::connection::Caller;
+use crate::facade::azure_di::{self, Asked};
 use crate::upstream::{GuardedBy, Upstream};
 
 /// The way of one request.
@@ -23,6 +26,10 @@ pub(crate) struct Plan {
     pub(crate) path: PathAndQuery,
     /// What guards it; `None` = the request passes without the memory.
     pub(crate) guarded: Option<GuardedBy>,
+    /// What it is about, on the wire of Azure Document Intelligence.
+    pub(crate) asked: Asked,
+    /// Scheme, authority and path in front of the upstream's paths, as the caller knows them; where addresses are made of it.
+    pub(crate) origin: Option<String>,
 }
 
 impl Plan {
@@ -33,7 +40,12 @@ impl Plan {
 }
 
 /// Finds the upstream that is mounted there.
-pub(super) fn route(gateway: &Shared, tenant: Arc<Tenant>, head: &Parts) -> Result<Plan, Rejection> {
+pub(super) fn route(
+    gateway: &Shared,
+    tenant: Arc<Tenant>,
+    head: &Parts,
+    caller: Option<Caller>,
+) -> Result<Plan, Rejection> {
     if head.method == Method::CONNECT {
         return Err(Rejection::with(OwnCode::NotSupported, "CONNECT is not supported"));
     }
@@ -56,23 +68,45 @@ pub(super) fn route(gateway: &Shared, tenant: Arc<Tenant>, head: &Parts) -> Resu
     }
     let config = &upstream.config;
     let within = &path[mount.len()..];
-    let within = if within.is_empty() { "/" } else { within };
+    let within = match config.adapter.facade() {
+        // a slash at the end of the endpoint that the client was given becomes one too many
+        Facade::AzureDi if within.starts_with("//") => {
+            &within[within.len() - within.trim_start_matches('/').len() - 1..]
+        }
+        _ if within.is_empty() => "/",
+        _ => within,
+    };
+    let asked = azure_di(config, head, within);
     let listed = config.sync_paths.iter().position(|p| p == within);
     if listed.is_none() && !config.all_paths && config.strict_paths {
         return Err(OwnCode::NoRoute.into());
     }
     let has_document = [Method::POST, Method::PUT, Method::PATCH].contains(&head.method);
-    let guarded = if has_document && (listed.is_some() || config.all_paths) {
-        upstream.guarded_by(&tenant.id)
-    } else {
-        None
-    };
+    let takes_document = listed.is_some() || config.all_paths || matches!(asked, Asked::Submit);
+    let guarded = if has_document && takes_document { upstream.guarded_by(&tenant.id) } else { None };
     let route = match listed {
         Some(i) => Arc::clone(&upstream.routes[i]),
         None => Arc::clone(&gateway.any_route),
     };
-    let path = if mount.is_empty() { whole.clone() } else { rebase(within, whole.query())? };
-    Ok(Plan { tenant, upstream: Arc::clone(upstream), route, path, guarded })
+    let path =
+        if mount.is_empty() && within == path { whole.clone() } else { rebase(within, whole.query())? };
+    let origin = match config.adapter.facade() {
+        Facade::AzureDi => {
+            let no_host =
+                Rejection::with(OwnCode::BadRequest, "without a host no address can be made for the caller");
+            let origin = azure_di::origin(gateway, head, caller).ok_or(no_host)?;
+            Some(format!("{origin}{mount}"))
+        }
+        Facade::Sync | Facade::OpenAi => None,
+    };
+    Ok(Plan { tenant, upstream: Arc::clone(upstream), route, path, guarded, asked, origin })
+}
+
+fn azure_di(config: &UpstreamConfig, head: &Parts, within: &str) -> Asked {
+    match config.adapter.facade() {
+        Facade::AzureDi => Asked::of(&head.method, within),
+        Facade::Sync | Facade::OpenAi => Asked::Else,
+    }
 }
 
 /// Whether `path` is `mount` or below it.

@@ -9,12 +9,14 @@ use nevertwice_config::checked::Mode;
 use nevertwice_domain::canonical::fields;
 use nevertwice_domain::entry::Entry;
 use nevertwice_domain::fingerprint::{KeyBase, KeyInput, fingerprint};
+use nevertwice_domain::operation::Operation;
 use nevertwice_domain::tenant::UpstreamName;
 use nevertwice_store::redis::RemoteLanding;
 use nevertwice_store::{Fence, Lease};
 
 use super::account::Record;
 use super::intake::{Document, Taken};
+use super::operation::{self, Minted, Polled};
 use super::plan::Plan;
 use super::{Rejection, headers, hold};
 use crate::Shared;
@@ -38,6 +40,12 @@ pub(super) enum Known {
     Refused(Arc<Entry>),
     /// The upstream has failed on this again and again, and is spared it for a while.
     Held(Held),
+    /// The upstream's operations on this have failed before: here is one that will have.
+    Minted(Minted),
+    /// An operation of the gateway's own making, polled.
+    Failed(Arc<Operation>),
+    /// One that was deleted.
+    Removed,
 }
 
 /// A request that goes upstream.
@@ -52,12 +60,16 @@ pub(crate) struct Call {
     pub(super) content_type: Option<HeaderValue>,
     /// Its body is in a content coding, or of several types: nobody here knows what it says.
     pub(super) is_opaque: bool,
+    /// The operation that it asks for.
+    pub(super) polled: Option<Box<Polled>>,
 }
 
 /// A body that goes upstream.
 pub(super) enum CallBody {
     Document(Box<Document>),
     Passing(ClientBody),
+    /// There is none.
+    Nothing,
 }
 
 /// A guarded request that the memory does not know.
@@ -72,7 +84,8 @@ pub(super) struct Asked {
 impl Call {
     /// Whether others wait for how this attempt lands.
     pub(super) fn leads(&self) -> bool {
-        self.asked.as_ref().and_then(|a| a.attempt.as_ref()).is_some_and(Attempt::leads)
+        let teaches = self.polled.as_ref().is_some_and(|polled| polled.pending().is_some());
+        teaches || self.asked.as_ref().and_then(|a| a.attempt.as_ref()).is_some_and(Attempt::leads)
     }
 
     /// Whether the client's body has not been read.
@@ -101,6 +114,7 @@ impl CallBody {
         match self {
             Self::Document(document) => Outbound::held(document.body.clone(), Arc::clone(place)),
             Self::Passing(body) => Outbound::client(body, Arc::clone(place)),
+            Self::Nothing => Outbound::nothing(Arc::clone(place)),
         }
     }
 }
@@ -120,13 +134,11 @@ pub(super) async fn recall(
             head.headers = headers::passing(&head.headers, &gateway.tenants, &upstream, &record.trace);
             headers::set_credential(&mut head.headers, &upstream);
             let body = match taken {
-                Taken::Passing(body) => CallBody::Passing(ClientBody::new(
-                    body,
-                    gateway.body_bounds(upstream.config.idle_timeout),
-                )),
+                Taken::Passing(body) => CallBody::passing(gateway, &plan, body),
                 Taken::Document(document) => CallBody::Document(document),
             };
-            let call = Call { plan, head, body, asked: None, content_type: None, is_opaque: true };
+            let call =
+                Call { plan, head, body, asked: None, content_type: None, is_opaque: true, polled: None };
             return Ok(Recall::Unknown(Box::new(call)));
         }
     };
@@ -137,12 +149,15 @@ pub(super) async fn recall(
     let key = key(memory, guard, &base, &plan, &head, &document);
     record.fingerprint = Some(key.fingerprint);
     if let Some(known) = spared(gateway, memory, guard, &upstream, &key).await {
-        return Ok(Recall::Known(known));
+        return Ok(Recall::Known(operation::mint(gateway, &plan, known).await));
     }
     let mut asked = match guard.rules.mode {
         Mode::Enforce => match ask(memory, guard, &plan, key, record).await {
             Ok(asked) => asked,
-            Err(entry) => return Ok(Recall::Known(Known::Refused(entry))),
+            Err(entry) => {
+                let known = operation::mint(gateway, &plan, Known::Refused(entry)).await;
+                return Ok(Recall::Known(known));
+            }
         },
         Mode::Observe => observe(memory, guard, &plan, key, record).await,
     };
@@ -158,7 +173,8 @@ pub(super) async fn recall(
     let is_opaque = headers::is_opaque(&head.headers);
     headers::set_credential(&mut head.headers, &upstream);
     let body = CallBody::Document(document);
-    Ok(Recall::Unknown(Box::new(Call { plan, head, body, asked: Some(asked), content_type, is_opaque })))
+    let asked = Some(asked);
+    Ok(Recall::Unknown(Box::new(Call { plan, head, body, asked, content_type, is_opaque, polled: None })))
 }
 
 /// The key of the outbound request. Of what a client chose, exactly what is in it goes upstream: both are made from
@@ -348,7 +364,7 @@ pub(super) async fn look_again(gateway: &Shared, call: &mut Call) -> Option<Know
     let (entry, fence) = memory.recall(&asked.key, upstream.name(), guard).await;
     asked.fence = fence;
     match entry {
-        Some(entry) => Some(Known::Refused(entry)),
+        Some(entry) => Some(operation::mint(gateway, &call.plan, Known::Refused(entry)).await),
         None => hold::look(gateway, upstream, &asked.key).map(Known::Held),
     }
 }

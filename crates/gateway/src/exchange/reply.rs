@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, Version, header};
+use nevertwice_config::checked::Facade;
 use nevertwice_domain::entry::{Entry, ReplayFields};
 use nevertwice_domain::fingerprint::Fingerprint;
+use nevertwice_domain::operation::{Operation, Whereabouts, failed_anew};
 use nevertwice_domain::outcome::{Outcome, OwnCode};
+use nevertwice_domain::status::RefusalStatus;
 
 pub(crate) use stream::Reply;
 
@@ -17,21 +20,28 @@ use super::Rejection;
 use super::account::Record;
 use super::headers;
 use super::judge::{Answer, AnswerBody};
+use super::operation::Minted;
 use super::recall::Known;
 use crate::Shared;
+use crate::facade::azure_di::{OPERATION_LOCATION, REQUEST_ID};
 use crate::loop_breaker::Held;
+use crate::operations::Operations;
 use crate::pool::Permit;
+use crate::upstream::Upstream;
 
 /// An answer of the upstream from before.
 pub(super) fn known(gateway: &Shared, known: &Known, record: Box<Record>) -> Response<Reply> {
     match known {
         Known::Refused(entry) => replay(gateway, entry, record),
         Known::Held(held) => self::held(held, record),
+        Known::Minted(minted) => self::minted(gateway, minted, record),
+        Known::Failed(operation) => failed(gateway, operation, record),
+        Known::Removed => removed(record),
     }
 }
 
-/// The upstream's own refusal, from the memory: marked, and byte for byte, or marked as reduced.
-fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<Reply> {
+/// Counts a replay. Returns how long the entry lives, in milliseconds.
+fn count_replay(gateway: &Shared, entry: &Entry, record: &mut Record) -> u64 {
     let upstream = record.upstream();
     if let (Some(memory), Some(tenant)) = (&gateway.memory, record.tenant_id()) {
         memory.count_replay(entry, &tenant);
@@ -40,11 +50,18 @@ fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<
         upstream.metrics.replayed(entry.status);
     }
     record.document = Some(entry.document.digest);
+    record.fingerprint = Some(entry.fingerprint);
     let now = gateway.clock.now();
     let left_ms = match upstream.as_ref().and_then(|u| u.guard.as_ref()) {
         Some(guard) => entry.remaining_under(&guard.rules.life, now),
         None => entry.remaining_ms(now),
     };
+    left_ms.unwrap_or(0)
+}
+
+/// The upstream's own refusal, from the memory: marked, and byte for byte, or marked as reduced.
+fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<Reply> {
+    let left_ms = count_replay(gateway, entry, &mut record);
     let again = Again {
         outcome: Outcome::Replayed(entry.status),
         status: entry.status.status_code(),
@@ -54,10 +71,72 @@ fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<
         fingerprint: &entry.fingerprint,
         marker: "HIT",
         detail: "refusal",
-        age_ms: now.since_ms(entry.recorded_at),
-        left_ms: left_ms.unwrap_or(0),
+        age_ms: gateway.clock.now().since_ms(entry.recorded_at),
+        left_ms,
     };
     again.answer(record)
+}
+
+/// An operation that will have failed, for a document whose operations have: the poll of it tells the rest.
+fn minted(gateway: &Shared, minted: &Minted, mut record: Box<Record>) -> Response<Reply> {
+    let Minted { entry, location } = minted;
+    let again = Again {
+        outcome: Outcome::Replayed(entry.status),
+        status: StatusCode::ACCEPTED,
+        fields: &ReplayFields::default(),
+        body: &Bytes::new(),
+        reduced: false,
+        fingerprint: &entry.fingerprint,
+        marker: "HIT",
+        detail: "refusal",
+        age_ms: gateway.clock.now().since_ms(entry.recorded_at),
+        left_ms: count_replay(gateway, entry, &mut record),
+    };
+    let mut response = again.answer(record);
+    if let Ok(location) = HeaderValue::from_str(location) {
+        response.headers_mut().insert(OPERATION_LOCATION.clone(), location);
+    }
+    with_request_id(response)
+}
+
+/// The poll of an operation of the gateway's own making: the stored failure, as if it was of now.
+fn failed(gateway: &Shared, operation: &Operation, mut record: Box<Record>) -> Response<Reply> {
+    let Whereabouts::Known { fingerprint, body, content_type, recorded_at, valid_until } = &operation.at
+    else {
+        return own(OwnCode::Internal.into(), record);
+    };
+    record.fingerprint = Some(*fingerprint);
+    let now = gateway.clock.now();
+    let content_type = content_type.clone().map(Bytes::from);
+    let again = Again {
+        outcome: Outcome::Replayed(RefusalStatus::failed_operation()),
+        status: StatusCode::OK,
+        fields: &ReplayFields { content_type, ..ReplayFields::default() },
+        body: &Bytes::from(failed_anew(body, operation.created_at)),
+        reduced: false,
+        fingerprint,
+        marker: "HIT",
+        detail: "refusal",
+        age_ms: now.since_ms(*recorded_at),
+        left_ms: valid_until.since_ms(now),
+    };
+    with_request_id(again.answer(record))
+}
+
+/// An operation of the gateway's own making is no more.
+fn removed(mut record: Box<Record>) -> Response<Reply> {
+    record.answered(Outcome::Ok, StatusCode::NO_CONTENT);
+    let mut response = Response::new(Reply::whole(Bytes::new(), record));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    with_request_id(response)
+}
+
+/// Clients write it to their logs; an upstream would have given one.
+fn with_request_id(mut response: Response<Reply>) -> Response<Reply> {
+    if let Some(Ok(id)) = Operations::new_id().map(|id| HeaderValue::from_str(&id.to_string())) {
+        response.headers_mut().insert(REQUEST_ID.clone(), id);
+    }
+    response
 }
 
 /// The upstream's last answer, while it is spared the request: byte for byte, and marked.
@@ -145,7 +224,9 @@ pub(super) fn live(answer: Answer, permit: Arc<Permit>, mut record: Box<Record>)
     let keep_length = record.method == Method::HEAD || head.status == StatusCode::NOT_MODIFIED;
     headers::answer(&mut head.headers, keep_length);
     let upstream = record.upstream();
-    if let (true, Some(upstream)) = (head.status.is_redirection(), &upstream) {
+    let leads_on =
+        |u: &Upstream| head.status.is_redirection() || u.config.adapter.facade() == Facade::AzureDi;
+    if let Some(upstream) = upstream.as_ref().filter(|u| leads_on(u)) {
         home_location(&mut head.headers, upstream);
     }
     record.answered(outcome, head.status);
@@ -167,7 +248,7 @@ pub(super) fn live(answer: Answer, permit: Arc<Permit>, mut record: Box<Record>)
 
 /// A redirect to the upstream itself becomes one to its place behind the gateway: the caller should not go around it, and
 /// need not learn the internal name. Others are passed on as they are; the gateway follows none.
-fn home_location(fields: &mut http::HeaderMap, upstream: &crate::upstream::Upstream) {
+fn home_location(fields: &mut http::HeaderMap, upstream: &Upstream) {
     let Some(mount) = &upstream.config.mount else { return };
     let Some(location) = fields.get(header::LOCATION).and_then(|v| v.to_str().ok()) else { return };
     // `//host/path` names a host as well (RFC 3986 section 4.2)

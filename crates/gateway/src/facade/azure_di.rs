@@ -90,7 +90,10 @@ mod tests {
         let id = OperationId::from_random([3; 16]);
         let path = format!("/documentintelligence/documentModels/m/analyzeResults/{id}");
         let asked = |method: Method, path: &str| Asked::of(&method, path);
-        assert!(matches!(asked(Method::POST, "/documentintelligence/documentModels/m:analyze"), Asked::Submit));
+        assert!(matches!(
+            asked(Method::POST, "/documentintelligence/documentModels/m:analyze"),
+            Asked::Submit
+        ));
         assert!(matches!(asked(Method::POST, "/d/documentModels/m:analyzeBatch"), Asked::Else));
         assert!(matches!(asked(Method::GET, "/d/documentModels/m:analyze"), Asked::Else));
         assert!(matches!(asked(Method::POST, &path), Asked::Else));
