@@ -4,12 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use nevertwice_config::checked::{ClientTls, Redis, RedisHost, RedisTopology, StoreConfig, TlsFiles};
+use nevertwice_config::checked::{
+    Checked, ClientTls, Facade, Redis, RedisHost, RedisTopology, StoreConfig, TlsFiles,
+};
 use nevertwice_config::secret::{PEM_MAX_BYTES, regular_file};
 use nevertwice_domain::clock::Clock;
 use nevertwice_store::RefusalStore;
 use nevertwice_store::redis::{RedisOptions, RedisStore, Topology};
 use nevertwice_store::sqlite::{SqliteOptions, SqliteStore};
+use nevertwice_store::work::OperationStore;
+use nevertwice_store::work::memory::WorkInMemory;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
@@ -20,8 +24,27 @@ use crate::exit::Failure;
 /// How much of a shared store is kept at hand; as much as the embedded one keeps.
 const NEAR_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Opens the store. One on Redis opens whether or not the server is there.
-pub async fn open(config: &StoreConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn RefusalStore>, Failure> {
+/// What of the configured store is needed.
+pub struct Stores {
+    /// Entries; `None` with the memory off.
+    pub refusals: Option<Arc<dyn RefusalStore>>,
+    /// Operations; `None` where no upstream has any.
+    pub operations: Option<Arc<dyn OperationStore>>,
+}
+
+/// Opens what is needed. What is on Redis opens whether or not the server is there.
+pub async fn open(config: &Checked, clock: Arc<dyn Clock>) -> Result<Stores, Failure> {
+    let has_operations = config.upstreams.iter().any(|u| u.adapter.facade() == Facade::AzureDi);
+    let operations =
+        has_operations.then(|| Arc::new(WorkInMemory::new(Arc::clone(&clock))) as Arc<dyn OperationStore>);
+    let refusals = match &config.memory {
+        Some(_) => Some(refusals(&config.store, clock).await?),
+        None => None,
+    };
+    Ok(Stores { refusals, operations })
+}
+
+async fn refusals(config: &StoreConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn RefusalStore>, Failure> {
     match config {
         StoreConfig::Embedded { path } => {
             tracing::info!(path = %path.display(), "the refusal store is embedded");
