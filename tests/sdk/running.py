@@ -88,13 +88,13 @@ class Gateway(Generic[Upstream]):
         return f"was not ready within {START_S} s"
 
 
-def start(config: str, upstream: Upstream, folders: pytest.TempPathFactory, **more: object) -> Gateway[Upstream]:
+def start(config: str, stub: Upstream, folders: pytest.TempPathFactory, **more: object) -> Gateway[Upstream]:
     """Starts one with this configuration, in which ports, folder and what `more` has are filled in."""
     # Another process may take a free port before the gateway binds it: then others are tried.
     for _ in range(3):
         folder = folders.mktemp("gateway")
         port, admin_port = free_ports()
-        gateway = Gateway(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", folder, upstream)
+        gateway = Gateway(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", folder, stub)
         text = config.format(port=port, admin_port=admin_port, folder=folder, **more)
         (folder / "gateway.yaml").write_text(text)
         problem = gateway.spawn()
