@@ -110,7 +110,7 @@ block! {
         public_base_url: String,
         /// Addresses of one's own proxies, as in `[10.0.0.0/8, 192.0.2.7]`: from them alone `X-Forwarded-Host` and `X-Forwarded-Proto` are believed. Default none.
         trusted_hops: Vec<At<String>>,
-        /// Jobs: documents that are handed over, and whose outcome is asked for later. They are served when this block is there, even empty (`jobs: {}`), or when an upstream has an adapter that is for jobs.
+        /// Jobs: documents that are handed over, and whose outcome is asked for later. They are served when this block is there, even empty (`jobs: {}`), or when an upstream has the adapter `classify`, `azure-di` or `gpuserver-job`.
         jobs: Jobs,
         /// The services that the gateway calls; at least one. Required.
         upstreams: Vec<At<Upstream>>,
@@ -347,7 +347,7 @@ block! {
         adapter: Adapter,
         /// Its address, `http://` or `https://`, host, port and perhaps a path prefix; or a list of equal replicas. Required. No user name, query or fragment; an IPv6 address in brackets.
         base_url: OneOrMany<String>,
-        /// The prefix under which tenants reach it; what follows the prefix is the upstream's path. `/` is allowed for one upstream. Where one mount lies inside another, the longest wins. Default: `/` and the name; for the adapters that are for jobs none: they are reachable by jobs only.
+        /// The prefix under which tenants reach it; what follows the prefix is the upstream's path. `/` is allowed for one upstream. Where one mount lies inside another, the longest wins. Default: `/` and the name; none for `classify`, `azure-di` and `gpuserver-job`, which are reachable by jobs only then.
         mount: String,
         /// The paths with the memory, as the upstream knows them (`sync-facade`, and `classify` with a `mount`). They are compared exactly. Other paths pass through without it.
         sync_paths: Vec<At<String>>,

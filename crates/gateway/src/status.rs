@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nevertwice_config::checked::{Adapter, Facade, Mode};
 use nevertwice_domain::clock::{Clock, Millis};
 use nevertwice_domain::entry::Selector;
 use nevertwice_domain::profile::Profile;
@@ -17,6 +16,10 @@ use crate::Gateway;
 use crate::memory::Memory;
 use crate::memory::unclassified::UnclassifiedRow;
 use crate::upstream::Upstream;
+
+mod coverage;
+
+pub use coverage::{Coverage, RouteCoverage};
 
 /// How long the store may take to count its entries for the metrics.
 const COUNT_DEADLINE: Duration = Duration::from_millis(250);
@@ -89,34 +92,6 @@ pub struct UnclassifiedRefusals {
     pub items: Vec<UnclassifiedRow>,
     /// Rows that made room for others.
     pub dropped: u64,
-}
-
-/// Which routes have the memory, and which not, with the reason.
-#[derive(Clone, Debug, Serialize)]
-pub struct Coverage {
-    /// Whether the memory is on at all.
-    pub enabled: bool,
-    /// Every route of every upstream.
-    pub routes: Vec<RouteCoverage>,
-}
-
-/// One route.
-#[derive(Clone, Debug, Serialize)]
-pub struct RouteCoverage {
-    /// Its upstream.
-    pub upstream: UpstreamName,
-    /// The path as tenants see it.
-    pub path: String,
-    /// The methods it speaks of.
-    pub methods: &'static str,
-    /// Whether the memory answers there.
-    pub guarded: bool,
-    /// Why, in words.
-    pub reason: String,
-    /// `enforce` or `observe`.
-    pub mode: Option<&'static str>,
-    /// The profile that judges.
-    pub profile: Option<String>,
 }
 
 impl Gateway {
@@ -248,15 +223,6 @@ impl Gateway {
         let list = &self.shared.memory.as_ref()?.unclassified;
         Some(UnclassifiedRefusals { items: list.rows(all), dropped: list.dropped() })
     }
-
-    /// Which routes have the memory, and which not.
-    #[must_use]
-    pub fn coverage(&self) -> Coverage {
-        let enabled = self.shared.memory.is_some();
-        let routes =
-            self.shared.upstreams.iter().flat_map(|u| routes(u, enabled, self.shared.serves_jobs)).collect();
-        Coverage { enabled, routes }
-    }
 }
 
 fn status(upstream: &Upstream, clock: &dyn Clock) -> UpstreamStatus {
@@ -276,94 +242,4 @@ fn status(upstream: &Upstream, clock: &dyn Clock) -> UpstreamStatus {
         }),
         loop_breaker: upstream.loop_breaker.as_ref().map(|b| LoopBreakerStatus { held: b.count(clock) }),
     }
-}
-
-fn routes(upstream: &Upstream, enabled: bool, jobs: bool) -> Vec<RouteCoverage> {
-    let config = &upstream.config;
-    let route = |path: String, methods, guarded: bool, reason: &str| {
-        let guard = upstream.guard.as_ref().filter(|_| guarded);
-        RouteCoverage {
-            upstream: config.name.clone(),
-            path,
-            methods,
-            guarded,
-            reason: reason.to_owned(),
-            mode: guard.map(|g| if g.rules.mode == Mode::Enforce { "enforce" } else { "observe" }),
-            profile: guard.and_then(|_| upstream.profile()).map(|profile| profile.name().to_owned()),
-        }
-    };
-    let on = upstream.guard.is_some();
-    let off = if enabled { "the memory is off on this upstream" } else { "the memory is off" };
-    let said = |reason| if on { reason } else { off };
-    let mut all = Vec::new();
-    match (&config.mount, config.adapter.facade()) {
-        (None, _) => {}
-        (Some(mount), Facade::AzureDi) => {
-            let submits = "submit of documents; verdicts also from polls";
-            all.push(route(format!("{mount}/*:analyze"), "POST", on, said(submits)));
-            all.push(route(
-                format!("{mount}/*"),
-                "POST PUT PATCH",
-                false,
-                said("submits no document: passes through"),
-            ));
-            let polls =
-                "a poll is never answered from the memory but for operations of the gateway's own making";
-            all.push(route(format!("{mount}/*"), "GET HEAD DELETE", false, polls));
-        }
-        (Some(mount), Facade::Sync | Facade::OpenAi) => {
-            let (listed, others) = match config.adapter {
-                Adapter::OpenAi => {
-                    ("carries input to a model", "carries no input to a model: passes through")
-                }
-                Adapter::GpuServerJob => ("", "passes through: the memory is for jobs here"),
-                _ => ("listed in sync_paths", "not listed in sync_paths: passes through"),
-            };
-            if config.all_paths {
-                all.push(route(format!("{mount}/*"), "POST PUT PATCH", on, said("every path is guarded")));
-            }
-            for path in &config.sync_paths {
-                all.push(route(format!("{mount}{path}"), "POST PUT PATCH", on, said(listed)));
-            }
-            if !config.all_paths && !config.strict_paths {
-                all.push(route(format!("{mount}/*"), "any", false, said(others)));
-            }
-            if !config.strict_paths || !config.sync_paths.is_empty() {
-                let reason = "requests without a document are never remembered";
-                all.push(route(format!("{mount}/*"), "GET HEAD DELETE", false, reason));
-            }
-        }
-    }
-    if jobs {
-        let every = format!("/jobs/{}/*", config.name);
-        if config.all_paths || config.adapter.for_jobs() {
-            let only = "a job on every path; reachable by jobs only";
-            let reason = if config.mount.is_none() { only } else { "a job on every path" };
-            all.push(route(every, "POST", on, if on || config.mount.is_none() { reason } else { off }));
-        } else {
-            for path in &config.sync_paths {
-                all.push(route(
-                    format!("/jobs/{}{path}", config.name),
-                    "POST",
-                    on,
-                    said("a job on a path that is guarded without one too"),
-                ));
-            }
-            if config.adapter.facade() == Facade::AzureDi {
-                all.push(route(
-                    format!("/jobs/{}/*:analyze", config.name),
-                    "POST",
-                    on,
-                    said("a job that submits a document"),
-                ));
-            }
-            all.push(route(
-                every,
-                "POST",
-                false,
-                said("a job on a path that is not guarded without one either"),
-            ));
-        }
-    }
-    all
 }

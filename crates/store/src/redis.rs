@@ -1,4 +1,4 @@
-//! The store of a fleet: Redis or Valkey, one server, with Sentinel, or a cluster.
+//! The store of a fleet: Redis or Valkey, one server, with Sentinel, or a cluster. It holds the memory, operations and jobs.
 //!
 //! Every look-up is one round trip, and takes the lease on the attempt where there is no entry. What is recorded is decided
 //! here, by the same rules as in every store, on what one script reads; another script writes it if nothing of that has changed. So
@@ -20,6 +20,7 @@ mod record;
 mod scripts;
 mod tending;
 mod value;
+mod work;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -50,6 +51,7 @@ use near::Near;
 use news::{Desk, Echo};
 pub use probe::{About, Finding, Severity, probe};
 use scripts::Scripts;
+use work::Work;
 
 /// Which servers there are.
 #[derive(Clone, Debug)]
@@ -122,6 +124,7 @@ struct Shared {
     /// The number of the latest forget that was heard of.
     seen: AtomicU64,
     late: Mutex<Late>,
+    work: Work,
     closed: AtomicBool,
     /// Ends the task that tends the connection.
     closing: CancellationToken,
@@ -147,6 +150,7 @@ impl RedisStore {
             evictions: AtomicU64::new(0),
             seen: AtomicU64::new(0),
             late: Mutex::default(),
+            work: Work::new(),
             closed: AtomicBool::new(false),
             closing: CancellationToken::new(),
             tending: TaskTracker::new(),
@@ -195,6 +199,7 @@ impl Shared {
                 self.accepted().insert(upstream.clone());
             }
             Event::Suspect(upstream, since) => self.near.suspect(upstream, *since),
+            Event::Waiting(upstream) => self.work.knock(upstream),
             Event::Judged(..) | Event::Tripped(..) | Event::Recovered(..) | Event::Echo(..) => {
                 self.heard(event);
             }

@@ -29,11 +29,13 @@ use crate::{
     StoreErrorKind,
 };
 
-mod failure;
+pub(crate) mod failure;
+pub(crate) mod file;
 mod index;
 mod open;
 mod operations;
 mod reader;
+pub(crate) mod row;
 mod schema;
 mod wal;
 mod writer;

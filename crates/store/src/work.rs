@@ -15,7 +15,7 @@ use nevertwice_domain::tenant::{TenantId, UpstreamName};
 
 use crate::StoreError;
 
-mod life;
+pub(crate) mod life;
 
 pub mod memory;
 pub mod suite;

@@ -2,10 +2,16 @@
 
 use std::sync::Arc;
 
+use nevertwice_domain::clock::ManualClock;
 use nevertwice_store::work::memory::WorkInMemory;
 use nevertwice_store::work::suite;
 
+async fn make(clock: Arc<ManualClock>) -> Arc<WorkInMemory> {
+    Arc::new(WorkInMemory::new(clock))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_in_memory_conforms() {
-    suite::conformance(async |clock| Arc::new(WorkInMemory::new(clock))).await;
+    suite::conformance(make).await;
+    suite::forgets(make).await;
 }

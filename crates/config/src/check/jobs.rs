@@ -1,16 +1,11 @@
 //! Jobs.
 
-use secrecy::ExposeSecret;
-
 use super::Context;
 use crate::bounds;
 use crate::checked::{Jobs, Webhooks};
 use crate::raw::read::At;
 use crate::raw::{self, Config};
 use crate::secret::{self, Purpose};
-
-/// The shortest secret of Standard Webhooks.
-const SECRET_MIN_BYTES: usize = 24;
 
 /// Whether jobs are served: the block is there, or an upstream is for them.
 pub(super) fn served(config: &Config) -> bool {
@@ -54,11 +49,6 @@ pub(super) fn jobs(config: &Config, cx: &mut Context<'_>) -> Option<Jobs> {
 fn webhooks(raw: &At<raw::Webhooks>, cx: &mut Context<'_>) -> Option<Webhooks> {
     let At { value: raw, place } = raw;
     let reference = cx.required(raw.secret.as_ref(), place, "secret", "add `secret: env:NAME`")?;
-    let secret = secret::resolve(reference, Purpose::HashKey, cx.base, cx.secrets, cx.found)?;
-    if secret.expose_secret().len() < SECRET_MIN_BYTES {
-        let cause = format!("the secret has fewer than {SECRET_MIN_BYTES} bytes and can be guessed");
-        cx.found.error(&reference.place, cause, "draw one with `openssl rand -hex 32`");
-        return None;
-    }
+    let secret = secret::resolve(reference, Purpose::Signing, cx.base, cx.secrets, cx.found)?;
     Some(Webhooks { secret, allow_private: raw.allow_private.as_ref().is_some_and(|allow| allow.value) })
 }

@@ -7,9 +7,9 @@ use http::Uri;
 use http::uri::Authority;
 use nevertwice_domain::tenant::UpstreamName;
 
-use super::{Context, base_url, guarded, headers, identity, path};
+use super::{Context, base_url, guarded, headers, identity, jobs, path};
 use crate::bounds;
-use crate::checked::{Adapter, ClientTls, Credential, Memory, Pool, TlsFiles, Upstream};
+use crate::checked::{Adapter, ClientTls, Credential, Drive, Memory, Pool, TlsFiles, Upstream};
 use crate::problem::Place;
 use crate::raw::read::At;
 use crate::raw::{self, Config};
@@ -32,6 +32,7 @@ pub(super) fn names(config: &Config, block: &Place, cx: &mut Context<'_>) -> Vec
     }
     let mut names = HashMap::new();
     let mut mounts: HashMap<String, Place> = HashMap::new();
+    let jobs = jobs::served(config);
     let mut out = Vec::new();
     for At { value: raw, place } in &upstreams.value {
         let name = upstream_name(raw, place, &mut names, cx);
@@ -52,6 +53,11 @@ pub(super) fn names(config: &Config, block: &Place, cx: &mut Context<'_>) -> Vec
             (None, None) => (None, place),
         };
         if let Some(mount) = &mount {
+            if jobs && (mount == "/jobs" || mount.starts_with("/jobs/")) {
+                let here = Place { path: place.key_path("mount"), at: here.at };
+                let cause = "under `/jobs` are the jobs of this gateway";
+                cx.found.error(&here, cause, "add `mount: /PREFIX` with another prefix");
+            }
             if let Some(first) = mounts.get(mount) {
                 let cause = format!("another upstream has this mount, at {}", first.word());
                 let here = Place { path: place.key_path("mount"), at: here.at };
@@ -126,6 +132,9 @@ fn upstream(
     let poll_hosts = poll_hosts(raw, cx);
     let poll_interval = cx.millis(&bounds::POLL_INTERVAL_MS, raw.poll_interval_ms.as_ref());
     let operation_timeout = cx.millis(&bounds::OPERATION_TIMEOUT_MS, raw.operation_timeout_ms.as_ref());
+    if adapter_known {
+        polls(raw, place, adapter, (poll_interval, operation_timeout), jobs::served(config), cx);
+    }
     let stream_max = bounds::STREAM_MAX_MS.given(raw.stream_max_ms.as_ref(), cx.found);
     Some(Upstream {
         name: named.name.clone()?,
@@ -179,6 +188,46 @@ fn poll_hosts(raw: &raw::Upstream, cx: &mut Context<'_>) -> Vec<Authority> {
         seen.push((host, place));
     }
     seen.into_iter().map(|(host, _)| host).collect()
+}
+
+/// What says how to poll, where nothing is polled.
+fn polls(
+    raw: &raw::Upstream,
+    block: &Place,
+    adapter: Adapter,
+    (interval, timeout): (Duration, Duration),
+    jobs: bool,
+    cx: &mut Context<'_>,
+) {
+    if let Some(hosts) = raw.poll_hosts.as_ref().filter(|_| adapter.drive() != Drive::SubmitAndPoll) {
+        let cause = format!("`poll_hosts` has no meaning for the adapter `{}`", adapter.name());
+        let cure = "remove it: it is for `azuredi-facade` and `azure-di` alone";
+        cx.found.error(&hosts.place, cause, cure);
+    }
+    let given = [
+        ("poll_interval_ms", raw.poll_interval_ms.as_ref()),
+        ("operation_timeout_ms", raw.operation_timeout_ms.as_ref()),
+    ];
+    let mut first: Option<&Place> = None;
+    for (key, number) in given {
+        let Some(At { place, .. }) = number else { continue };
+        if adapter.drive() == Drive::OnePost {
+            no_meaning(key, place, adapter, cx);
+        } else if !jobs {
+            let cause = format!("`{key}` has no effect: it is for jobs, and there are none");
+            cx.found.warning(place, cause, "add `jobs: {}` at the top level, or remove it");
+        }
+        first = first.or(Some(place));
+    }
+    let told = given.iter().any(|(key, _)| cx.found.explains(&block.key_path(key)));
+    if let Some(place) = first.filter(|_| interval >= timeout && !told) {
+        let cause = format!(
+            "no operation is ever polled: the wait of {} ms is not below the {} ms of the whole",
+            interval.as_millis(),
+            timeout.as_millis()
+        );
+        cx.found.error(place, cause, "lower `poll_interval_ms` or raise `operation_timeout_ms`");
+    }
 }
 
 fn base_urls(raw: &raw::Upstream, block: &Place, cx: &mut Context<'_>) -> Vec<Uri> {

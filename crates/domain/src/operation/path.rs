@@ -3,7 +3,7 @@
 
 use super::OperationId;
 
-/// What stands before an operation's id.
+/// What stands before an operation's id. The service itself writes some in lower case (v2.1, custom models).
 const KINDS: [&str; 4] = ["analyzeResults", "analyzeBatchResults", "operations", "copyResults"];
 
 /// A path that names an operation.
@@ -25,7 +25,7 @@ pub fn named(path: &str) -> Option<Named<'_>> {
             return Some(Named { id: name, rest: &path[at + name.len()..] });
         }
         // an empty segment counts for nothing: some clients write `//`
-        is_kind = KINDS.contains(&name) || is_kind && name.is_empty();
+        is_kind = KINDS.iter().any(|kind| kind.eq_ignore_ascii_case(name)) || is_kind && name.is_empty();
         at += segment.len();
     }
     None
@@ -81,6 +81,7 @@ mod tests {
                 "",
             ),
             ("//documentintelligence/operations/x", "x", ""),
+            ("/formrecognizer/v2.1/custom/models/m/analyzeresults/x", "x", ""),
             ("/documentintelligence/documentModels/m/analyzeBatchResults//x", "x", ""),
         ] {
             assert_eq!(named(path), Some(Named { id: wanted, rest }), "{path}");

@@ -184,13 +184,21 @@ pub(super) fn begun(plan: &Plan, answer: &mut Response<Incoming>) -> Result<Opti
     if plan.upstream.config.adapter.facade() != Facade::AzureDi {
         return Ok(None);
     }
-    let location = answer.headers_mut().remove(&OPERATION_LOCATION);
+    let mut locations = answer.headers().get_all(&OPERATION_LOCATION).iter().cloned().collect::<Vec<_>>();
+    answer.headers_mut().remove(&OPERATION_LOCATION);
     if answer.status() != StatusCode::ACCEPTED {
         return Ok(None);
     }
     // clients would ask there once more for the result
     answer.headers_mut().remove(header::LOCATION);
-    let Some(location) = location else { return Ok(None) };
+    let location = match (locations.pop(), locations.is_empty()) {
+        (Some(one), true) => one,
+        (None, _) if !matches!(plan.asked, Asked::Submit) => return Ok(None),
+        _ => {
+            let detail = "the upstream took the document, and did not say where its operation is";
+            return Err(Rejection::with(OwnCode::UpstreamMalformed, detail));
+        }
+    };
     let by = answer.extensions().get::<AnsweredBy>();
     let address = by.zip(location.to_str().ok()).and_then(|(by, l)| plan.upstream.client.locate(by, l));
     // any id will do for the question
@@ -209,6 +217,7 @@ pub(super) async fn open(
     call: Box<Call>,
     address: &Address,
     answer: &mut Answer,
+    record: &mut Record,
 ) -> Result<(), Rejection> {
     let Call { plan, body, asked, content_type, is_opaque, .. } = *call;
     let (Some(operations), Some(origin), Some(id)) =
@@ -230,7 +239,9 @@ pub(super) async fn open(
             judge::Request { plan: &plan, body: &body, content_type: content_type.as_ref(), is_opaque };
         let reference = judge::reference(&request, &guarded.profile, until).await;
         // a document that could not be read again in time is not remembered
-        pending = facts.ok().and_then(Result::ok).map(|document| Pending {
+        let facts = facts.ok().and_then(Result::ok);
+        record.document = facts.map(|facts| facts.digest);
+        pending = facts.map(|document| Pending {
             fingerprint: asked.key.fingerprint,
             scope: asked.key.scope.to_string(),
             generation: guard.rules.generation.clone(),

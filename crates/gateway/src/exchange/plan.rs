@@ -68,14 +68,7 @@ pub(super) fn route(
     }
     let config = &upstream.config;
     let within = &path[mount.len()..];
-    let within = match config.adapter.facade() {
-        // a slash at the end of the endpoint that the client was given becomes one too many
-        Facade::AzureDi if within.starts_with("//") => {
-            &within[within.len() - within.trim_start_matches('/').len() - 1..]
-        }
-        _ if within.is_empty() => "/",
-        _ => within,
-    };
+    let within = if within.is_empty() { "/" } else { within };
     let asked = azure_di(config, head, within);
     let listed = config.sync_paths.iter().position(|p| p == within);
     if listed.is_none() && !config.all_paths && config.strict_paths {
@@ -88,8 +81,7 @@ pub(super) fn route(
         Some(i) => Arc::clone(&upstream.routes[i]),
         None => Arc::clone(&gateway.any_route),
     };
-    let path =
-        if mount.is_empty() && within == path { whole.clone() } else { rebase(within, whole.query())? };
+    let path = if mount.is_empty() { whole.clone() } else { rebase(within, whole.query())? };
     let origin = match config.adapter.facade() {
         Facade::AzureDi => {
             let no_host =

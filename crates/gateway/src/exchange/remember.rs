@@ -40,7 +40,7 @@ pub(super) async fn remember(
         return Ok(operation::learn(gateway, call, answer, record).await);
     }
     if let Some(News::Begun(address)) = answer.news.take() {
-        operation::open(gateway, call, &address, &mut answer).await?;
+        operation::open(gateway, call, &address, &mut answer, record).await?;
         return Ok(answer);
     }
     let Call { plan, body, asked, .. } = *call;

@@ -23,9 +23,8 @@ use super::judge::{Answer, AnswerBody};
 use super::operation::Minted;
 use super::recall::Known;
 use crate::Shared;
-use crate::facade::azure_di::{OPERATION_LOCATION, REQUEST_ID};
+use crate::facade::azure_di::OPERATION_LOCATION;
 use crate::loop_breaker::Held;
-use crate::operations::Operations;
 use crate::pool::Permit;
 use crate::upstream::Upstream;
 
@@ -96,7 +95,7 @@ fn minted(gateway: &Shared, minted: &Minted, mut record: Box<Record>) -> Respons
     if let Ok(location) = HeaderValue::from_str(location) {
         response.headers_mut().insert(OPERATION_LOCATION.clone(), location);
     }
-    with_request_id(response)
+    response
 }
 
 /// The poll of an operation of the gateway's own making: the stored failure, as if it was of now.
@@ -120,7 +119,7 @@ fn failed(gateway: &Shared, operation: &Operation, mut record: Box<Record>) -> R
         age_ms: now.since_ms(*recorded_at),
         left_ms: valid_until.since_ms(now),
     };
-    with_request_id(again.answer(record))
+    again.answer(record)
 }
 
 /// An operation of the gateway's own making is no more.
@@ -128,14 +127,6 @@ fn removed(mut record: Box<Record>) -> Response<Reply> {
     record.answered(Outcome::Ok, StatusCode::NO_CONTENT);
     let mut response = Response::new(Reply::whole(Bytes::new(), record));
     *response.status_mut() = StatusCode::NO_CONTENT;
-    with_request_id(response)
-}
-
-/// Clients write it to their logs; an upstream would have given one.
-fn with_request_id(mut response: Response<Reply>) -> Response<Reply> {
-    if let Some(Ok(id)) = Operations::new_id().map(|id| HeaderValue::from_str(&id.to_string())) {
-        response.headers_mut().insert(REQUEST_ID.clone(), id);
-    }
     response
 }
 
@@ -280,7 +271,9 @@ pub(super) fn own(rejection: Rejection, mut record: Box<Record>) -> Response<Rep
     let Rejection { code, detail, retry_after_s } = rejection;
     record.answered(Outcome::Own(code), code.status_code());
     let close = (record.body_unread || closes(code)) && record.version <= Version::HTTP_11;
-    let mut response = Response::new(Reply::whole(problem(code, detail), record));
+    let is_azure = record.upstream().is_some_and(|u| u.config.adapter.facade() == Facade::AzureDi);
+    let body = problem(code, detail, is_azure);
+    let mut response = Response::new(Reply::whole(body, record));
     *response.status_mut() = code.status_code();
     let out = response.headers_mut();
     out.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -297,8 +290,8 @@ pub(super) fn own(rejection: Rejection, mut record: Box<Record>) -> Response<Rep
     response
 }
 
-/// The body of the gateway's own answer.
-pub(crate) fn problem(code: OwnCode, detail: Option<&'static str>) -> Bytes {
+/// The body of the gateway's own answer; for clients of Azure also with the error where those look for it.
+pub(crate) fn problem(code: OwnCode, detail: Option<&'static str>, is_azure: bool) -> Bytes {
     let mut body = serde_json::json!({
         "type": format!("urn:nevertwice:outcome:{}", code.name()),
         "title": code.title(),
@@ -307,6 +300,9 @@ pub(crate) fn problem(code: OwnCode, detail: Option<&'static str>) -> Bytes {
     });
     if let Some(detail) = detail {
         body["detail"] = detail.into();
+    }
+    if is_azure {
+        body["error"] = serde_json::json!({ "code": code.name(), "message": detail.unwrap_or(code.title()) });
     }
     body.to_string().into()
 }

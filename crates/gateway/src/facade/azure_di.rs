@@ -15,8 +15,6 @@ use crate::exchange::connection::Caller;
 
 /// `Operation-Location`.
 pub(crate) static OPERATION_LOCATION: HeaderName = HeaderName::from_static("operation-location");
-/// `apim-request-id`, which clients write to their logs.
-pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("apim-request-id");
 
 static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 static FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");

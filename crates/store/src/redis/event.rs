@@ -31,6 +31,8 @@ pub(super) enum Event {
     Tripped(u64, UpstreamName, Millis),
     /// It is off again.
     Recovered(u64, UpstreamName),
+    /// A job of this upstream has come, or is back.
+    Waiting(UpstreamName),
     /// A process listens for what it says itself: which, and the number of what it said.
     Echo(u64, u64),
 }
@@ -61,6 +63,7 @@ impl Event {
             Self::Recovered(sender, upstream) => {
                 [b"r", &sender.to_be_bytes()[..], upstream.as_str().as_bytes()].concat()
             }
+            Self::Waiting(upstream) => [b"w", upstream.as_str().as_bytes()].concat(),
             Self::Echo(sender, number) => {
                 [b"e", [sender.to_be_bytes(), number.to_be_bytes()].as_flattened()].concat()
             }
@@ -112,6 +115,7 @@ impl Event {
                 let (sender, name) = rest.split_first_chunk()?;
                 Some(Self::Recovered(u64::from_be_bytes(*sender), upstream(name)?))
             }
+            b'w' => upstream(rest).map(Self::Waiting),
             b'e' => {
                 let (sender, number) = rest.split_first_chunk()?;
                 Some(Self::Echo(u64::from_be_bytes(*sender), u64::from_be_bytes(number.try_into().ok()?)))
@@ -209,6 +213,7 @@ mod tests {
             Event::Judged(7, samples::upstream("tika"), false, Vec::new()),
             Event::Tripped(1, samples::upstream("ocr"), Millis(5)),
             Event::Recovered(2, samples::upstream("ocr")),
+            Event::Waiting(samples::upstream("ocr")),
             Event::Echo(u64::MAX, 7),
         ];
         for bits in 0..32_u8 {

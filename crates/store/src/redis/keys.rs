@@ -2,6 +2,9 @@
 //! all of them. No key is longer than the prefix and 72 bytes more, and none says anything of a document but its fingerprint.
 
 use nevertwice_domain::fingerprint::Fingerprint;
+use nevertwice_domain::job::{IdempotencyKey, JobId};
+use nevertwice_domain::operation::OperationId;
+use nevertwice_domain::tenant::{TenantId, UpstreamName};
 
 /// The names under one prefix.
 #[derive(Clone, Debug)]
@@ -27,6 +30,15 @@ macro_rules! names_by_key {
     )*};
 }
 
+macro_rules! names_of {
+    ($($(#[$doc:meta])* $name:ident($of:ty) = $word:literal;)*) => {$(
+        $(#[$doc])*
+        pub(super) fn $name(&self, of: &$of) -> String {
+            format!(concat!("{}:", $word, ":{}"), self.tag, of)
+        }
+    )*};
+}
+
 impl Keys {
     pub(super) fn new(prefix: &str) -> Self {
         Self { tag: format!("{{{prefix}}}") }
@@ -39,6 +51,8 @@ impl Keys {
         strike = "s";
         /// Who makes the attempt.
         lease = "l";
+        /// The id of a job.
+        idempotency_of = "jk";
     }
 
     names! {
@@ -68,6 +82,41 @@ impl Keys {
         schema = "schema";
         /// The channel of what happens.
         events = "events";
+        /// Operations in the order in which they came.
+        operations = "ops";
+        /// Operations with an outcome that is not known, by when they are looked at next.
+        looks = "ops:looks";
+        /// The number of the latest operation.
+        op_seq = "ops:seq";
+        /// Jobs by their ids.
+        jobs = "jobs";
+        /// Jobs by when they are removed: id, tenant and upstream.
+        ends = "jobs:ends";
+        /// Upstreams that have jobs, or had.
+        job_upstreams = "jobs:upstreams";
+    }
+
+    names_of! {
+        /// A hash: value `v`, expiry `x`, looks `n`.
+        operation(OperationId) = "op";
+        /// A hash: value `v`, revision `r`, number of the latest commit `d`, token of the claim `t`, place in the stream `e`, whether it
+        /// was given up `c`, when it is removed `b`, and if it was given up `g`, name of the result `o`.
+        job(JobId) = "j";
+        /// The body that a job sends, as a [body](super::work).
+        job_input(JobId) = "ji";
+        /// The body of a result by its name, likewise.
+        job_result(str) = "jr";
+        /// The ids of a tenant's jobs.
+        tenant_jobs(TenantId) = "jt";
+        /// The stream of the jobs of an upstream that are not at their end.
+        stream(UpstreamName) = "jq";
+        /// Those of them that were handed out and wait again, by when their time comes.
+        later(UpstreamName) = "jl";
+    }
+
+    /// The job that an idempotency key stands for.
+    pub(super) fn idempotency(&self, key: &IdempotencyKey) -> String {
+        self.idempotency_of(&Fingerprint::from_bytes(*key.as_bytes()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The task that tends the connection: makes it, listens to what the fleet says, prolongs leases, tells replays, probes a server
+//! The task that tends the connection: makes it, listens to what the fleet says, prolongs leases, tells replays, removes jobs, probes a server
 //! that does not answer, and begins anew, with growing pauses, when the connection is lost.
 
 use std::collections::BTreeMap;
@@ -196,6 +196,7 @@ async fn look_after(shared: &Arc<Shared>, wire: &Wire) {
     let (mut unanswered, mut unheard) = (0, 0);
     shared.echo.begin_anew();
     let (mut errands, mut late): (Option<JoinHandle<()>>, Option<JoinHandle<()>>) = (None, None);
+    let mut tidying: Option<JoinHandle<()>> = None;
     loop {
         tick.tick().await;
         let asked = Instant::now();
@@ -253,6 +254,11 @@ async fn look_after(shared: &Arc<Shared>, wire: &Wire) {
             if late.as_ref().is_none_or(JoinHandle::is_finished) {
                 let shared = Arc::clone(shared);
                 late = Some(shared.clone().tasks.spawn(async move { late::tell(&shared).await }));
+            }
+            if shared.work.is_used() && tidying.as_ref().is_none_or(JoinHandle::is_finished) {
+                let shared = Arc::clone(shared);
+                // what cannot be removed now is removed later
+                tidying = Some(shared.clone().tasks.spawn(async move { _ = shared.sweep_jobs().await }));
             }
         }
     }

@@ -5,7 +5,7 @@ use rusqlite::{ErrorCode, ffi};
 use crate::{StoreError, StoreErrorKind};
 
 /// The kind of a failure of SQLite.
-pub(super) fn kind(error: &rusqlite::Error) -> StoreErrorKind {
+pub(crate) fn kind(error: &rusqlite::Error) -> StoreErrorKind {
     let extended = error.sqlite_error().map_or(0, |e| e.extended_code);
     if extended == ffi::SQLITE_IOERR_SHORT_READ || extended == ffi::SQLITE_IOERR_CORRUPTFS {
         // The file ends before it says it does.
@@ -22,7 +22,7 @@ pub(super) fn kind(error: &rusqlite::Error) -> StoreErrorKind {
 }
 
 /// Whether what was asked for is damaged, which says nothing about the rest of the file.
-pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
+pub(crate) fn is_damage(error: &rusqlite::Error) -> bool {
     kind(error) == StoreErrorKind::Corrupt && error.sqlite_error_code() != Some(ErrorCode::NotADatabase)
 }
 

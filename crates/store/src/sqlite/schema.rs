@@ -1,33 +1,38 @@
-//! The tables, and how rows are written and read.
-//!
-//! Every row ends in a BLAKE3 checksum over its other columns, taken when it is written and compared whenever it is read: a
-//! damaged disk can cost a row, but can never change what is replayed. The life of a row that never changes (`entries`) and
+//! The tables, and what is in their rows. A damaged disk can cost a row, but can never change what is replayed. The life of a row that never changes (`entries`) and
 //! what is counted beside it (`tallies`) are two tables, so that counting does not rewrite bodies.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use nevertwice_domain::clock::Millis;
 use nevertwice_domain::entry::{DocumentFacts, Entry, ReplayFields, Tally};
 use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
 use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::strike::Strike;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
-use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, Row, params_from_iter};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Row};
 
-/// `nvtw`: what marks a SQLite file as one of ours.
-pub(super) const APPLICATION_ID: u32 = 0x6e76_7477;
+use super::file::Format;
+use super::row::{Columns, Malformed, insert, optional, text, unsigned};
 
-/// The version of these tables and of what may stand in them. 2 has the tables of 1, and entries with the status of a failed
-/// operation, which a program that knows 1 would take for damage.
-pub(super) const USER_VERSION: u32 = 2;
-
-/// The oldest version that is read; it becomes [`USER_VERSION`] when it is opened.
-pub(super) const OLDEST_VERSION: u32 = 1;
+/// The file.
+pub(super) const FORMAT: Format = Format {
+    file: "refusals.sqlite3",
+    lock: "lock",
+    // `nvtw`
+    application_id: 0x6e76_7477,
+    // 2 has the tables of 1, and entries with the status of a failed operation, which a program that knows 1 would take for
+    // damage.
+    versions: 1..=2,
+    objects: OBJECTS,
+    first_rows: |connection| Totals::default().insert(connection),
+    shrinks: false,
+    holds: "verdicts",
+    anew: "start with an empty memory",
+};
 
 /// Each table and index, as SQLite keeps its text.
-pub(super) const OBJECTS: [(&str, &str); 6] = [
+const OBJECTS: &[(&str, &str)] = &[
     (
         "entries",
         "CREATE TABLE entries (\
@@ -74,10 +79,6 @@ pub(super) const TALLY_COLUMNS: &str =
 pub(super) const STRIKE_COLUMNS: &str =
     "turn, fingerprint, document, upstream, status, rule, count, first_at, last_at, checksum";
 
-/// A row that is not what this program wrote.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
-
 /// An entry and its place in the order of recording.
 #[derive(Clone, Debug)]
 pub(super) struct StoredEntry {
@@ -112,106 +113,6 @@ pub(super) struct Totals {
     pub(super) accepted: u64,
     pub(super) last_sequence: u64,
     pub(super) last_turn: u64,
-}
-
-/// Writes one row: `values` are all columns but the checksum, which is the last one.
-pub(super) fn insert(connection: &Connection, table: &str, values: &[ValueRef<'_>]) -> rusqlite::Result<()> {
-    let checksum = seal(table, values.iter().copied());
-    let marks = vec!["?"; values.len() + 1].join(", ");
-    let all = values.iter().copied().chain([ValueRef::Blob(&checksum)]).map(ToSqlOutput::Borrowed);
-    connection
-        .prepare_cached(&format!("INSERT OR REPLACE INTO {table} VALUES ({marks})"))?
-        .execute(params_from_iter(all))?;
-    Ok(())
-}
-
-/// The checksum of a row. Every value is hashed with its type and length, so that no two rows are hashed as the same bytes.
-fn seal<'v>(table: &str, values: impl Iterator<Item = ValueRef<'v>>) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(b"nevertwice row 1\0").update(table.as_bytes()).update(b"\0");
-    for value in values {
-        match value {
-            ValueRef::Null => hasher.update(b"n"),
-            ValueRef::Integer(i) => hasher.update(b"i").update(&i.to_le_bytes()),
-            ValueRef::Real(r) => hasher.update(b"r").update(&r.to_le_bytes()),
-            ValueRef::Text(t) => hasher.update(b"t").update(&(t.len() as u64).to_le_bytes()).update(t),
-            ValueRef::Blob(b) => hasher.update(b"b").update(&(b.len() as u64).to_le_bytes()).update(b),
-        };
-    }
-    hasher.finalize().into()
-}
-
-/// The columns of one row, read in order, once its checksum was found right.
-struct Columns<'r> {
-    values: std::vec::IntoIter<ValueRef<'r>>,
-}
-
-impl<'r> Columns<'r> {
-    fn verified(table: &str, row: &'r Row<'_>, count: usize) -> rusqlite::Result<Result<Self, Malformed>> {
-        let mut values = (0..count).map(|i| row.get_ref(i)).collect::<rusqlite::Result<Vec<_>>>()?;
-        let right = match values.pop() {
-            Some(ValueRef::Blob(checksum)) => *checksum == seal(table, values.iter().copied()),
-            _ => false,
-        };
-        Ok(if right { Ok(Self { values: values.into_iter() }) } else { Err(Malformed) })
-    }
-
-    fn next(&mut self) -> Result<ValueRef<'r>, Malformed> {
-        self.values.next().ok_or(Malformed)
-    }
-
-    fn integer(&mut self) -> Result<i64, Malformed> {
-        self.next()?.as_i64().map_err(|_| Malformed)
-    }
-
-    /// A count, stored in the same 64 bits.
-    fn unsigned(&mut self) -> Result<u64, Malformed> {
-        Ok(self.integer()?.cast_unsigned())
-    }
-
-    fn small<T: TryFrom<i64>>(&mut self) -> Result<T, Malformed> {
-        T::try_from(self.integer()?).map_err(|_| Malformed)
-    }
-
-    fn optional_time(&mut self) -> Result<Option<Millis>, Malformed> {
-        Ok(self.next()?.as_i64_or_null().map_err(|_| Malformed)?.map(Millis))
-    }
-
-    fn time(&mut self) -> Result<Millis, Malformed> {
-        Ok(Millis(self.integer()?))
-    }
-
-    fn text(&mut self) -> Result<&'r str, Malformed> {
-        self.next()?.as_str().map_err(|_| Malformed)
-    }
-
-    fn bytes(&mut self) -> Result<Bytes, Malformed> {
-        self.next()?.as_blob().map(Bytes::copy_from_slice).map_err(|_| Malformed)
-    }
-
-    fn optional_bytes(&mut self) -> Result<Option<Bytes>, Malformed> {
-        Ok(self.next()?.as_blob_or_null().map_err(|_| Malformed)?.map(Bytes::copy_from_slice))
-    }
-
-    fn digest(&mut self) -> Result<[u8; 32], Malformed> {
-        self.next()?.as_blob().ok().and_then(|b| b.try_into().ok()).ok_or(Malformed)
-    }
-
-    fn upstream(&mut self) -> Result<UpstreamName, Malformed> {
-        UpstreamName::new(self.text()?).map_err(|_| Malformed)
-    }
-}
-
-fn text(text: &str) -> ValueRef<'_> {
-    ValueRef::Text(text.as_bytes())
-}
-
-fn optional(bytes: Option<&Bytes>) -> ValueRef<'_> {
-    bytes.map_or(ValueRef::Null, |b| ValueRef::Blob(b))
-}
-
-fn unsigned<'v>(value: u64) -> ValueRef<'v> {
-    ValueRef::Integer(value.cast_signed())
 }
 
 impl StoredEntry {

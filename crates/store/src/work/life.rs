@@ -9,12 +9,12 @@ use super::{JobBounds, JobEnd, Submitted};
 use crate::{StoreError, StoreErrorKind};
 
 /// Whether a worker may still be given the input.
-pub(super) fn needs_input(status: JobStatus) -> bool {
+pub(crate) fn needs_input(status: JobStatus) -> bool {
     matches!(status, JobStatus::Queued | JobStatus::Running | JobStatus::Failed)
 }
 
 /// What a submit is answered where a job with its key is there; `None` when it takes the key over.
-pub(super) fn answer_to_key(present: &Job, submitted: &Job) -> Option<Submitted> {
+pub(crate) fn answer_to_key(present: &Job, submitted: &Job) -> Option<Submitted> {
     if present.request.digest != submitted.request.digest {
         return Some(Submitted::Conflict(present.id));
     }
@@ -22,25 +22,25 @@ pub(super) fn answer_to_key(present: &Job, submitted: &Job) -> Option<Submitted>
 }
 
 /// It is taken in.
-pub(super) fn begin(job: &mut Job, bounds: &JobBounds) {
+pub(crate) fn begin(job: &mut Job, bounds: &JobBounds) {
     job.expires_at = job.status.is_final().then_some(bounds.expires_at);
 }
 
 /// A worker gets it.
-pub(super) fn hand_out(job: &mut Job, now: Millis) {
+pub(crate) fn hand_out(job: &mut Job, now: Millis) {
     job.status = JobStatus::Running;
     job.started_at.get_or_insert(now);
     job.not_before = None;
 }
 
 /// A call of the upstream is about to be made.
-pub(super) fn send(job: &mut Job) {
+pub(crate) fn send(job: &mut Job) {
     job.sent = true;
     job.attempts = job.attempts.saturating_add(1);
 }
 
 /// Its owner gives it up. Returns whether that changes anything.
-pub(super) fn cancel(job: &mut Job, now: Millis, expires_at: Millis) -> bool {
+pub(crate) fn cancel(job: &mut Job, now: Millis, expires_at: Millis) -> bool {
     match job.status {
         JobStatus::Queued => finish(job, JobStatus::Cancelled, now, expires_at),
         JobStatus::Running if !job.cancel => job.cancel = true,
@@ -50,7 +50,7 @@ pub(super) fn cancel(job: &mut Job, now: Millis, expires_at: Millis) -> bool {
 }
 
 /// It waits again, as if it had just come. Returns whether that changes anything.
-pub(super) fn retry(job: &mut Job) -> bool {
+pub(crate) fn retry(job: &mut Job) -> bool {
     if job.status != JobStatus::Failed {
         return false;
     }
@@ -62,7 +62,7 @@ pub(super) fn retry(job: &mut Job) -> bool {
 }
 
 /// Its worker is done with it. `given_up_until` = when it is removed if its owner gave it up meanwhile.
-pub(super) fn end(job: &mut Job, end: &JobEnd, now: Millis, given_up_until: Option<Millis>) {
+pub(crate) fn end(job: &mut Job, end: &JobEnd, now: Millis, given_up_until: Option<Millis>) {
     match end {
         JobEnd::Final { status, error, result, at, expires_at } => {
             job.error.clone_from(error);
@@ -86,7 +86,7 @@ pub(super) fn end(job: &mut Job, end: &JobEnd, now: Millis, given_up_until: Opti
 }
 
 /// A status that is none to end with.
-pub(super) fn check(end: &JobEnd) -> Result<(), StoreError> {
+pub(crate) fn check(end: &JobEnd) -> Result<(), StoreError> {
     match end {
         JobEnd::Final { status, .. } if !status.is_final() => {
             Err(StoreErrorKind::Io.error(format!("a job does not end {}", status.name())))
@@ -111,7 +111,7 @@ fn pending(operation: &mut Operation) -> Option<&mut Option<Pending>> {
 }
 
 /// When the gateway looks next by itself; `None` when it need not.
-pub(super) fn next_look_at(operation: &Operation) -> Option<Millis> {
+pub(crate) fn next_look_at(operation: &Operation) -> Option<Millis> {
     match &operation.at {
         Whereabouts::Upstream { pending, .. } => pending.as_ref().map(|pending| pending.next_look_at),
         Whereabouts::Known { .. } => None,
@@ -119,7 +119,7 @@ pub(super) fn next_look_at(operation: &Operation) -> Option<Millis> {
 }
 
 /// Somebody looks now, and again at that time.
-pub(super) fn look(operation: &mut Operation, again_at: Millis) {
+pub(crate) fn look(operation: &mut Operation, again_at: Millis) {
     if let Some(Some(pending)) = pending(operation) {
         pending.looks = pending.looks.saturating_add(1);
         pending.next_look_at = again_at;
@@ -127,12 +127,12 @@ pub(super) fn look(operation: &mut Operation, again_at: Millis) {
 }
 
 /// Nothing of it is pending any more. Returns whether something was.
-pub(super) fn settle(operation: &mut Operation) -> bool {
+pub(crate) fn settle(operation: &mut Operation) -> bool {
     pending(operation).is_some_and(|pending| pending.take().is_some())
 }
 
 /// Whether an entry of this operation might match: what its status will be, and when it counts as first refused, is not known yet.
-pub(super) fn may_match(operation: &Operation, which: &Selector) -> bool {
+pub(crate) fn may_match(operation: &Operation, which: &Selector) -> bool {
     let Whereabouts::Upstream { pending: Some(pending), .. } = &operation.at else { return false };
     which.fingerprint.is_none_or(|fingerprint| fingerprint == pending.fingerprint)
         && which.document.is_none_or(|document| document == pending.document.digest)

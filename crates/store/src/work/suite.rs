@@ -42,24 +42,26 @@ struct Bench<S> {
     clock: Arc<ManualClock>,
 }
 
+/// Runs cases, each on a store of its own.
+macro_rules! cases {
+    ($make:ident, $($file:ident: $($case:ident)*;)*) => {$($({
+        let clock = Arc::new(ManualClock::at(Millis(1_700_000_000_000)));
+        let store = $make(Arc::clone(&clock)).await;
+        tracing::debug!(case = stringify!($case), "conformance");
+        $file::$case(&Bench { store, clock }).await;
+    })*)*};
+}
+
 /// Runs every case on a store of its own, which `make` opens, empty, on the clock it is given. Needs a runtime with at least
 /// two threads.
 ///
 /// # Panics
 /// When the store does not do what the traits say.
 pub async fn conformance<S: Work>(make: impl AsyncFn(Arc<ManualClock>) -> Arc<S>) {
-    macro_rules! cases {
-        ($($file:ident: $($case:ident)*;)*) => {$($({
-            let clock = Arc::new(ManualClock::at(Millis(1_700_000_000_000)));
-            let store = make(Arc::clone(&clock)).await;
-            tracing::debug!(case = stringify!($case), "conformance");
-            $file::$case(&Bench { store, clock }).await;
-        })*)*};
-    }
-    cases! {
+    cases! { make,
         operations: what_was_put_is_there_as_it_was an_operation_that_expired_is_not_there a_removed_operation_is_gone
             one_of_many_settles what_is_due_is_handed_to_one_alone due_comes_again_and_counts_looks
-            what_is_settled_is_not_due a_forget_ends_what_it_might_match;
+            what_is_settled_is_not_due;
         submits: what_was_submitted_is_there_as_it_was bodies_are_bytes a_job_that_is_final_already_is_kept_and_not_handed_out
             too_many_that_wait_are_refused the_bound_is_of_one_upstream ids_that_are_not_there_are_none
             a_job_that_never_ends_is_removed;
@@ -77,6 +79,14 @@ pub async fn conformance<S: Work>(make: impl AsyncFn(Arc<ManualClock>) -> Arc<S>
         pages: the_latest_come_first filters_select pages_are_complete cursors_survive_change pages_are_bounded
             depth_counts_what_is_not_final;
     }
+}
+
+/// As [`conformance`], what is left to stores whose fences end with the process.
+///
+/// # Panics
+/// When the store does not do what the traits say.
+pub async fn forgets<S: Work>(make: impl AsyncFn(Arc<ManualClock>) -> Arc<S>) {
+    cases! { make, operations: a_forget_ends_what_it_might_match; }
 }
 
 impl<S: Work> Bench<S> {

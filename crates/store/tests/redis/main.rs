@@ -15,6 +15,7 @@ mod late;
 mod leases;
 mod topologies;
 mod versions;
+mod work;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_the_redis_store_conforms() {

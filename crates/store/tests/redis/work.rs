@@ -1,0 +1,477 @@
+//! Operations and jobs on Redis: what the suite cannot see from one process, and what becomes of them when servers fail.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nevertwice_domain::clock::{Clock, Millis, SystemClock};
+use nevertwice_domain::job::{Job, JobId, JobStatus};
+use nevertwice_domain::operation::Operation;
+use nevertwice_domain::tenant::UpstreamName;
+use nevertwice_store::StoreErrorKind;
+use nevertwice_store::redis::{RedisOptions, RedisStore};
+use nevertwice_store::work::suite::{self, samples};
+use nevertwice_store::work::{
+    CLAIM_LIFE, Claim, Held, JobBounds, JobEnd, JobQuery, JobStore, OperationStore, Submitted,
+};
+use nevertwice_testkit::Redis;
+use tokio::task::JoinSet;
+
+use super::bench::{self, LONG, PREFIX, SECOND, until};
+
+/// A store on the clock of the world.
+async fn open(options: RedisOptions) -> Arc<RedisStore> {
+    Arc::new(RedisStore::start(options, Arc::new(SystemClock)).await)
+}
+
+async fn pair(server: &Redis) -> [Arc<RedisStore>; 2] {
+    [open(bench::options(server.addr(), PREFIX)).await, open(bench::options(server.addr(), PREFIX)).await]
+}
+
+fn now() -> Millis {
+    SystemClock.now()
+}
+
+fn later() -> Millis {
+    now().plus_ms(samples::LIFE_MS)
+}
+
+fn ocr() -> UpstreamName {
+    samples::upstream("ocr")
+}
+
+fn bounds() -> JobBounds {
+    JobBounds { max_queued: 10_000, expires_at: later() }
+}
+
+async fn submit(store: &RedisStore, n: u64) -> Job {
+    match store.submit(samples::job(n, now()), samples::input(n), &bounds()).await {
+        Ok(Submitted::New(job)) => job,
+        other => panic!("not taken in: {other:?}"),
+    }
+}
+
+async fn claim(store: &RedisStore, wait: Duration) -> Option<Claim> {
+    store.claim(&ocr(), wait).await.unwrap_or_else(|error| panic!("claim: {error}"))
+}
+
+fn succeeded(body: &Bytes) -> JobEnd {
+    JobEnd::Final {
+        status: JobStatus::Succeeded,
+        error: None,
+        result: Some((samples::facts(200, body), body.clone())),
+        at: now(),
+        expires_at: later(),
+    }
+}
+
+async fn finish(store: &RedisStore, claim: &Claim) -> bool {
+    let ended = store.settle_job(claim, succeeded(&Bytes::from_static(b"ok"))).await;
+    ended.unwrap_or_else(|error| panic!("settle: {error}"))
+}
+
+async fn status(store: &RedisStore, id: &JobId) -> Option<JobStatus> {
+    store.job(id).await.unwrap_or_else(|error| panic!("job: {error}")).map(|job| job.status)
+}
+
+/// All keys, and how long each lives in ms; -1 = for ever.
+fn lives(server: &Redis) -> BTreeMap<String, i64> {
+    let keys = server.ask(&["keys", "*"]);
+    let life = |key: &str| server.ask(&["pttl", key]).parse().unwrap_or(0);
+    keys.lines().map(|key| (key.to_owned(), life(key))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_operations_and_jobs_conform() {
+    let server = Redis::start();
+    let case = Cell::new(0);
+    suite::conformance(async |clock| {
+        case.set(case.get() + 1);
+        let options = bench::options(server.addr(), &format!("case-{}", case.get()));
+        Arc::new(RedisStore::start(options, clock).await)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_job_is_handed_out_once_to_two_processes() {
+    const JOBS: u64 = 200;
+    let server = Redis::start();
+    let stores = pair(&server).await;
+    let mut workers = JoinSet::new();
+    for n in 0..8 {
+        let store = Arc::clone(&stores[n % 2]);
+        workers.spawn(async move {
+            let mut done = Vec::new();
+            while let Some(claim) = claim(&store, 3 * SECOND).await {
+                assert!(store.sending(&claim).await.is_ok_and(|held| held));
+                assert!(finish(&store, &claim).await);
+                done.push((claim.job.id, claim.job.attempts));
+            }
+            done
+        });
+    }
+    let mut submitted = BTreeSet::new();
+    for n in 0..JOBS {
+        submitted.insert(submit(&stores[n as usize % 2], n).await.id);
+    }
+    let done: Vec<_> = workers.join_all().await.into_iter().flatten().collect();
+    assert!(done.iter().all(|(_, attempts)| *attempts == 0), "handed out before any call");
+    assert_eq!(done.len() as u64, JOBS);
+    assert_eq!(done.into_iter().map(|(id, _)| id).collect::<BTreeSet<_>>(), submitted);
+    for id in &submitted {
+        assert_eq!(status(&stores[0], id).await, Some(JobStatus::Succeeded));
+    }
+    // nothing of them is left in the stream, in no form
+    assert_eq!(server.ask(&["xlen", "{nt}:jq:ocr"]), "0");
+    assert!(server.ask(&["xpending", "{nt}:jq:ocr", "workers"]).starts_with('0'));
+    assert_eq!(stores[1].depth().await.ok(), Some(Vec::new()));
+    assert_eq!(server.ask(&["keys", "*:ji:*"]), "", "no input stays");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_a_worker_that_falls_silent_is_replaced_and_can_do_nothing_any_more() {
+    let server = Redis::start();
+    let [a, b] = pair(&server).await;
+    let job = submit(&a, 1).await;
+    let old = claim(&a, LONG).await.unwrap_or_else(|| panic!("it waits"));
+    assert!(a.sending(&old).await.is_ok_and(|held| held));
+    let began = std::time::Instant::now();
+    let kept = submit(&b, 2).await;
+    let renewed = claim(&b, LONG).await.unwrap_or_else(|| panic!("it waits"));
+    assert_eq!(renewed.job.id, kept.id);
+    let renewing = {
+        let (b, renewed) = (Arc::clone(&b), renewed.clone());
+        let mut renewing = JoinSet::new();
+        renewing.spawn(async move {
+            loop {
+                tokio::time::sleep(5 * SECOND).await;
+                assert_eq!(b.renew(&renewed).await.ok(), Some(Held::Yes));
+            }
+        });
+        renewing
+    };
+    let new = claim(&b, 2 * CLAIM_LIFE).await.unwrap_or_else(|| panic!("it lapses"));
+    assert!(began.elapsed() >= CLAIM_LIFE - SECOND, "{:?}", began.elapsed());
+    assert_eq!((new.job.id, new.job.sent, new.job.attempts), (job.id, true, 1));
+    assert!(claim(&a, 2 * SECOND).await.is_none(), "the other one is renewed");
+    drop(renewing);
+    assert_eq!(a.renew(&old).await.ok(), Some(Held::No));
+    assert!(!a.sending(&old).await.unwrap_or(true));
+    assert!(!finish(&a, &old).await);
+    let again = JobEnd::Again { error: None, not_before: now() };
+    assert!(!a.settle_job(&old, again).await.unwrap_or(true));
+    assert_eq!(a.result(&job.id).await.ok(), Some(None));
+    assert!(finish(&b, &new).await);
+    assert!(finish(&b, &renewed).await);
+    assert_eq!(server.ask(&["keys", "*:jr:*"]).lines().count(), 2, "nothing of the dead one stays");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_submits_with_one_key_in_two_processes_one_is_taken_in() {
+    let server = Redis::start();
+    let stores = pair(&server).await;
+    for round in 0..10 {
+        let key = samples::key(&format!("key {round}"));
+        let mut submits = JoinSet::new();
+        for n in 0..8_u64 {
+            let store = Arc::clone(&stores[n as usize % 2]);
+            submits.spawn(async move {
+                let mut job = samples::job(round * 100 + n, now());
+                job.key = Some(key);
+                // the same request, but for one that is another
+                job.request.digest = samples::fingerprint(u64::from(n == 7));
+                store.submit(job, samples::input(1), &bounds()).await
+            });
+        }
+        let answers: Vec<_> = submits.join_all().await.into_iter().flatten().collect();
+        assert_eq!(answers.len(), 8);
+        let new: Vec<_> = answers
+            .iter()
+            .filter_map(|a| if let Submitted::New(job) = a { Some(job.id) } else { None })
+            .collect();
+        let [new] = new[..] else { panic!("one is new: {answers:?}") };
+        for answer in &answers {
+            match answer {
+                Submitted::New(job) | Submitted::Same(job) => assert_eq!(job.id, new),
+                Submitted::Conflict(id) => assert_eq!(*id, new),
+                Submitted::Full => panic!("there is room"),
+            }
+        }
+    }
+    let page = stores[0].list(&JobQuery { limit: 1000, ..JobQuery::default() }).await;
+    assert_eq!(page.map(|page| page.items.len()).ok(), Some(10));
+    assert_eq!(server.ask(&["keys", "*:ji:*"]).lines().count(), 10, "no other input stays");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_hears_of_a_job_elsewhere() {
+    let server = Redis::start();
+    let [a, b] = pair(&server).await;
+    for n in 0..5 {
+        let waiting = {
+            let b = Arc::clone(&b);
+            let mut waiting = JoinSet::new();
+            waiting.spawn(async move { claim(&b, LONG).await });
+            waiting
+        };
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let job = submit(&a, n).await;
+        let claims = waiting.join_all().await;
+        assert_eq!(claims[0].as_ref().map(|claim| claim.job.id), Some(job.id));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_bodies_come_whole_and_look_ups_pass_between_their_pieces() {
+    let server = Redis::start();
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    let body: Bytes = (0..32 << 20).map(|n: u32| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let job = samples::job(1, now());
+    let moving = {
+        let (store, job, body) = (Arc::clone(&store), job.clone(), body.clone());
+        let mut moving = JoinSet::new();
+        moving.spawn(async move { store.submit(job, body, &bounds()).await });
+        moving
+    };
+    let mut looked = 0;
+    while !moving.is_empty() && status(&store, &job.id).await.is_none() {
+        assert!(bench::recall(&store, 1).await.is_ok());
+        looked += 1;
+    }
+    assert!(looked > 1, "in between");
+    assert!(matches!(&moving.join_all().await[..], [Ok(Submitted::New(_))]));
+    assert_eq!(store.input(&job.id).await.ok().flatten().as_ref(), Some(&body));
+    let claim = claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
+    assert!(store.settle_job(&claim, succeeded(&body)).await.is_ok_and(|held| held));
+    assert_eq!(store.result(&job.id).await.ok().flatten().as_ref(), Some(&body));
+    assert_eq!(store.input(&job.id).await.ok(), Some(None));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_key_has_an_end() {
+    let server = Redis::start();
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    let memory: BTreeSet<_> = lives(&server).into_keys().collect();
+    for n in 0..6 {
+        let mut job = samples::job(n, now());
+        job.key = Some(samples::key(&n.to_string()));
+        let taken = store.submit(job, samples::input(n), &bounds()).await;
+        assert!(matches!(taken, Ok(Submitted::New(_))));
+    }
+    let claim_one = async || claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
+    assert!(finish(&store, &claim_one().await).await);
+    let again = JobEnd::Again { error: None, not_before: later() };
+    assert!(store.settle_job(&claim_one().await, again).await.is_ok_and(|held| held));
+    let failed = claim_one().await;
+    let end = JobEnd::Final {
+        status: JobStatus::Failed,
+        error: Some(samples::transient()),
+        result: None,
+        at: now(),
+        expires_at: later(),
+    };
+    assert!(store.settle_job(&failed, end).await.is_ok_and(|held| held));
+    assert!(store.retry(&failed.job.id).await.is_ok_and(|job| job.is_some()));
+    let cancelled = claim_one().await;
+    assert!(store.cancel(&cancelled.job.id, later()).await.is_ok_and(|job| job.is_some()));
+    assert!(store.put(&samples::operation(1, now())).await.is_ok());
+    let lives = lives(&server);
+    assert!(lives.len() >= 26, "{lives:?}");
+    let longest = i64::try_from(2 * samples::LIFE_MS + 60_000).unwrap_or(0);
+    for (key, life) in lives {
+        assert!(memory.contains(&key) || (1..=longest).contains(&life), "{key} lives {life} ms");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_over_is_swept_and_leaves_nothing_behind() {
+    let server = Redis::start();
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    let memory: BTreeSet<_> = lives(&server).into_keys().collect();
+    let soon = JobBounds { max_queued: 100, expires_at: now().plus_ms(1500) };
+    for n in 0..10 {
+        assert!(store.submit(samples::job(n, now()), samples::input(n), &soon).await.is_ok());
+    }
+    let ends = |claim: &Claim| {
+        let body = Bytes::from_static(b"ok");
+        let (at, expires_at, facts) = (now(), soon.expires_at, samples::facts(200, &body));
+        let _ = claim;
+        JobEnd::Final { status: JobStatus::Failed, error: None, result: Some((facts, body)), at, expires_at }
+    };
+    let first = claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
+    assert!(store.settle_job(&first, ends(&first)).await.is_ok_and(|held| held));
+    let second = claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
+    let again = JobEnd::Again { error: None, not_before: later() };
+    assert!(store.settle_job(&second, again).await.is_ok_and(|held| held));
+    // one runs
+    assert!(claim(&store, LONG).await.is_some());
+    until("all is swept", LONG, async || {
+        let left: Vec<_> = lives(&server).into_keys().filter(|key| !memory.contains(key)).collect();
+        // the stream, which is empty, and the names of upstreams go by themselves
+        left.iter().all(|key| key.ends_with(":jq:ocr") || key.ends_with(":jobs:upstreams"))
+    })
+    .await;
+    assert_eq!(server.ask(&["xlen", "{nt}:jq:ocr"]), "0");
+    assert!(server.ask(&["xpending", "{nt}:jq:ocr", "workers"]).starts_with('0'));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_scripts_are_loaded_again() {
+    let server = Redis::start();
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    let flush = || assert_eq!(server.ask(&["script", "flush", "sync"]), "OK");
+    flush();
+    let job = submit(&store, 1).await;
+    flush();
+    let claim = claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
+    flush();
+    assert!(store.sending(&claim).await.is_ok_and(|held| held));
+    flush();
+    assert_eq!(store.renew(&claim).await.ok(), Some(Held::Yes));
+    flush();
+    assert!(finish(&store, &claim).await);
+    assert_eq!(status(&store, &job.id).await, Some(JobStatus::Succeeded));
+    flush();
+    let operation = samples::operation(1, now());
+    assert!(store.put(&operation).await.is_ok());
+    flush();
+    assert_eq!(store.settle(&operation.id).await.ok(), Some(true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_lost_all_data_has_no_jobs_and_takes_new_ones() {
+    let server = Redis::start();
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    let (first, second) = (submit(&store, 1).await, submit(&store, 2).await);
+    let old = claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
+    let operation = samples::operation(1, now());
+    assert!(store.put(&operation).await.is_ok());
+    assert_eq!(server.ask(&["flushall"]), "OK");
+    for id in [first.id, second.id] {
+        assert_eq!(status(&store, &id).await, None);
+        assert_eq!(store.input(&id).await.ok(), Some(None));
+        assert_eq!(store.result(&id).await.ok(), Some(None));
+        assert_eq!(store.cancel(&id, later()).await.ok(), Some(None));
+        assert_eq!(store.retry(&id).await.ok(), Some(None));
+    }
+    assert_eq!(store.renew(&old).await.ok(), Some(Held::No));
+    assert!(!store.sending(&old).await.unwrap_or(true));
+    assert!(!finish(&store, &old).await);
+    assert!(claim(&store, Duration::ZERO).await.is_none());
+    assert_eq!(store.depth().await.ok(), Some(Vec::new()));
+    assert_eq!(store.operation(&operation.id).await.ok(), Some(None));
+    assert_eq!(store.settle(&operation.id).await.ok(), Some(false));
+    assert_eq!(store.due(later(), later(), 10).await.map(|due| due.len()).ok(), Some(0));
+    let job = submit(&store, 3).await;
+    assert_eq!(claim(&store, LONG).await.map(|claim| claim.job.id), Some(job.id));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_away_is_an_error_and_what_was_acknowledged_is_there_again() {
+    let mut server = Redis::with(&["--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    let mut acknowledged = Vec::new();
+    for n in 0..20 {
+        acknowledged.push(submit(&store, n).await);
+    }
+    let running = claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
+    assert!(store.sending(&running).await.is_ok_and(|held| held));
+    let operation = samples::operation(1, now());
+    assert!(store.put(&operation).await.is_ok());
+    server.kill();
+    let kind = bench::kind_of(store.submit(samples::job(50, now()), samples::input(50), &bounds()).await);
+    assert!(matches!(kind, Some(StoreErrorKind::Io | StoreErrorKind::Busy)), "{kind:?}");
+    for kind in [
+        bench::kind_of(store.job(&running.job.id).await),
+        bench::kind_of(store.input(&running.job.id).await),
+        bench::kind_of(store.claim(&ocr(), LONG).await),
+        bench::kind_of(store.renew(&running).await),
+        bench::kind_of(store.sending(&running).await),
+        bench::kind_of(store.list(&JobQuery { limit: 1, ..JobQuery::default() }).await),
+        bench::kind_of(store.depth().await),
+        bench::kind_of(store.operation(&operation.id).await),
+        bench::kind_of(store.due(now(), later(), 1).await),
+    ] {
+        assert!(matches!(kind, Some(StoreErrorKind::Io | StoreErrorKind::Busy)), "{kind:?}");
+    }
+    server.restart();
+    until("it is back", LONG, async || store.job(&running.job.id).await.is_ok()).await;
+    for job in &acknowledged {
+        let expected = if job.id == running.job.id { JobStatus::Running } else { JobStatus::Queued };
+        assert_eq!(status(&store, &job.id).await, Some(expected));
+        assert!(store.input(&job.id).await.is_ok_and(|input| input.is_some()));
+    }
+    assert_eq!(store.renew(&running).await.ok(), Some(Held::Yes), "it is ours still");
+    assert!(finish(&store, &running).await);
+    for job in &acknowledged[1..] {
+        assert_eq!(claim(&store, LONG).await.map(|claim| claim.job.id), Some(job.id));
+    }
+    assert_eq!(store.operation(&operation.id).await.ok(), Some(Some(operation)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_processes_one_looks_at_an_operation_and_one_settles_it() {
+    let server = Redis::start();
+    let stores = pair(&server).await;
+    let began = now();
+    for n in 0..100 {
+        assert!(stores[0].put(&samples::operation(n, began)).await.is_ok());
+    }
+    let (due, again) = (began.plus_ms(2000), began.plus_ms(60_000));
+    let mut lookers = JoinSet::new();
+    for n in 0..8 {
+        let store = Arc::clone(&stores[n % 2]);
+        lookers.spawn(async move {
+            let mut looked: Vec<Operation> = Vec::new();
+            loop {
+                let due = store.due(due, again, 7).await.unwrap_or_else(|error| panic!("due: {error}"));
+                if due.is_empty() {
+                    return looked;
+                }
+                looked.extend(due);
+            }
+        });
+    }
+    let looked: Vec<_> = lookers.join_all().await.into_iter().flatten().collect();
+    let ids: BTreeSet<_> = looked.iter().map(|operation| operation.id).collect();
+    assert_eq!((looked.len(), ids.len()), (100, 100));
+    let mut settlers = JoinSet::new();
+    for n in 0..8 {
+        let store = Arc::clone(&stores[n % 2]);
+        let ids = ids.clone();
+        settlers.spawn(async move {
+            let mut first = 0;
+            for id in &ids {
+                first += u32::from(store.settle(id).await.unwrap_or_else(|error| panic!("settle: {error}")));
+            }
+            first
+        });
+    }
+    assert_eq!(settlers.join_all().await.into_iter().sum::<u32>(), 100);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_this_version_cannot_read_holds_nothing_up() {
+    let server = Redis::start();
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    let jobs = [submit(&store, 1).await, submit(&store, 2).await, submit(&store, 3).await];
+    let name = |job: &Job| format!("{{{PREFIX}}}:j:{}", job.id);
+    server.ask(&["hset", &name(&jobs[0]), "v", "2{}"]);
+    server.ask(&["hset", &name(&jobs[1]), "v", "1{\"id\":"]);
+    assert_eq!(bench::kind_of(store.job(&jobs[0].id).await), Some(StoreErrorKind::Newer));
+    assert_eq!(bench::kind_of(store.job(&jobs[1].id).await), Some(StoreErrorKind::Corrupt));
+    assert_eq!(claim(&store, LONG).await.map(|claim| claim.job.id), Some(jobs[2].id));
+    let page = store.list(&JobQuery { limit: 10, ..JobQuery::default() }).await;
+    assert_eq!(page.map(|page| page.items.len()).ok(), Some(1));
+    let operations = [samples::operation(1, now()), samples::operation(2, now())];
+    for operation in &operations {
+        assert!(store.put(operation).await.is_ok());
+    }
+    server.ask(&["hset", &format!("{{{PREFIX}}}:op:{}", operations[0].id), "v", "?"]);
+    assert_eq!(bench::kind_of(store.operation(&operations[0].id).await), Some(StoreErrorKind::Corrupt));
+    let due = store.due(later(), later(), 10).await.unwrap_or_else(|error| panic!("due: {error}"));
+    assert_eq!(due.iter().map(|operation| operation.id).collect::<Vec<_>>(), [operations[1].id]);
+}
