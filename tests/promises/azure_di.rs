@@ -104,7 +104,8 @@ pub async fn call(gateway: &Gateway, tenant: u8, method: &str, path: &str) -> An
 /// An error of the gateway's own about an operation: a problem document that SDKs can read too.
 pub fn assert_no_operation(answer: &Answer, status: u16, code: &str) {
     assert_own(answer, status, code);
-    let error = &answer.json()["error"];
+    let (status, error) = (&answer.json()["status"], &answer.json()["error"]);
+    assert!(status.is_null(), "what clients read there is the word for an operation's state: {status}");
     assert_eq!(error["code"], code, "{}", answer.text());
     assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{}", answer.text());
 }

@@ -74,7 +74,7 @@ upstreams:
     negative_cache: {{ profile: anthropic }}
 """
 
-# Two upstreams: the service words its refusals differently in v2.1.
+# At the root: the clients look for an operation's id in addresses whose path begins with /documentintelligence.
 AZURE = HEAD + """\
 store:
   STORE
@@ -84,14 +84,8 @@ upstreams:
   - name: documents
     adapter: azuredi-facade
     base_url: {upstream}
-    mount: /di
+    mount: /
     credential: {{ header: Ocp-Apim-Subscription-Key, value: "env:UPSTREAM_AUTH" }}
-  - name: forms
-    adapter: azuredi-facade
-    base_url: {upstream}
-    mount: /forms
-    credential: {{ header: Ocp-Apim-Subscription-Key, value: "env:UPSTREAM_AUTH" }}
-    negative_cache: {{ profile: azure-form-recognizer-v2.1 }}
 """
 EMBEDDED = 'embedded: {{ path: "{folder}/store" }}'
 

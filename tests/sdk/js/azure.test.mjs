@@ -169,6 +169,7 @@ test("operations of others, of nobody and of yesterday are none", async () => {
     assert.equal(answer.body.error.code, "OPERATION_NOT_FOUND");
     assert.ok(answer.body.error.message);
   }
+  assert.match(String(await failure(open("dev_2"), submitted)), /OPERATION_NOT_FOUND/);
   assert.equal(service.calls.length, calls);
   service.forgetOperations();
   const expired = await client.path(RESULT, "prebuilt-read", id).get();
@@ -217,7 +218,7 @@ test("two gateways on one Redis are one", async (t) => {
   for (let n = 0; n < 2; n++) gateways.push(await Gateway.start(service, store));
   const [first, second] = gateways.map((each) => open("dev_1", each.url));
   for (const [text, fate] of [
-    ["over two by JS", {}],
+    ["read over two by JS", {}],
     ["failing over two by JS", { failed: fault("InvalidContent") }],
   ]) {
     service.on(text, fate);

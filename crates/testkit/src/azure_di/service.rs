@@ -28,7 +28,8 @@ impl DigestOf {
     fn request(seen: &Seen) -> Self {
         let inline = serde_json::from_slice::<Value>(&seen.body)
             .ok()
-            .and_then(|body| BASE64_STANDARD.decode(body.get("base64Source")?.as_str()?).ok());
+            .and_then(|body| BASE64_STANDARD.decode(body.get("base64Source")?.as_str()?).ok())
+            .filter(|document| !document.is_empty());
         inline.map_or_else(|| Self(seen.body_sha256.clone()), |document| Self::bytes(&document))
     }
 }
