@@ -9,11 +9,11 @@ use nevertwice_config::checked::{
 };
 use nevertwice_config::secret::{PEM_MAX_BYTES, regular_file};
 use nevertwice_domain::clock::Clock;
-use nevertwice_store::RefusalStore;
 use nevertwice_store::redis::{RedisOptions, RedisStore, Topology};
 use nevertwice_store::sqlite::{SqliteOptions, SqliteStore};
 use nevertwice_store::work::OperationStore;
 use nevertwice_store::work::memory::WorkInMemory;
+use nevertwice_store::{RefusalStore, StoreError};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
@@ -32,35 +32,42 @@ pub struct Stores {
     pub operations: Option<Arc<dyn OperationStore>>,
 }
 
-/// Opens what is needed. What is on Redis opens whether or not the server is there.
+/// Opens what is needed. What is on Redis opens whether or not the server is there, and is one store for all.
 pub async fn open(config: &Checked, clock: Arc<dyn Clock>) -> Result<Stores, Failure> {
+    let has_memory = config.memory.is_some();
     let has_operations = config.upstreams.iter().any(|u| u.adapter.facade() == Facade::AzureDi);
-    let operations =
-        has_operations.then(|| Arc::new(WorkInMemory::new(Arc::clone(&clock))) as Arc<dyn OperationStore>);
-    let refusals = match &config.memory {
-        Some(_) => Some(refusals(&config.store, clock).await?),
-        None => None,
-    };
-    Ok(Stores { refusals, operations })
-}
-
-async fn refusals(config: &StoreConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn RefusalStore>, Failure> {
-    match config {
-        StoreConfig::Embedded { path } => {
-            tracing::info!(path = %path.display(), "the refusal store is embedded");
-            let path = path.clone();
-            let opening = tokio::task::spawn_blocking(move || {
-                SqliteStore::open(&path, clock, SqliteOptions::default())
-            });
-            let store = opening.await.context("opening the store failed")?.map_err(anyhow::Error::new)?;
-            Ok(Arc::new(store))
-        }
+    match &config.store {
+        _ if !has_memory && !has_operations => Ok(Stores { refusals: None, operations: None }),
         StoreConfig::Redis(redis) => {
             let options = redis_options(redis)?;
             tracing::info!(url = %redis.address, prefix = redis.prefix, "the refusal store is on Redis");
-            Ok(Arc::new(RedisStore::start(options, clock).await))
+            let store = Arc::new(RedisStore::start(options, clock).await);
+            Ok(Stores {
+                refusals: has_memory.then(|| Arc::clone(&store) as Arc<dyn RefusalStore>),
+                operations: has_operations.then_some(store as Arc<dyn OperationStore>),
+            })
+        }
+        StoreConfig::Embedded { path } => {
+            tracing::info!(path = %path.display(), "the refusal store is embedded");
+            let mut stores = Stores { refusals: None, operations: None };
+            if has_memory {
+                let (path, clock) = (path.clone(), Arc::clone(&clock));
+                let open = move || SqliteStore::open(&path, clock, SqliteOptions::default());
+                stores.refusals = Some(Arc::new(blocking(open).await?));
+            }
+            if has_operations {
+                stores.operations = Some(Arc::new(WorkInMemory::new(clock)));
+            }
+            Ok(stores)
         }
     }
+}
+
+async fn blocking<T: Send + 'static>(
+    open: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, Failure> {
+    let opening = tokio::task::spawn_blocking(open);
+    Ok(opening.await.context("opening the store failed")?.map_err(anyhow::Error::new)?)
 }
 
 /// What the store has to know. Reads the files that are named, and tries whether they are of any use.
