@@ -26,7 +26,9 @@ pub fn yaml(di: &AzureDi, slots: &[(&str, &str)]) -> String {
     }
     for (slot, text) in slots {
         match *slot {
-            "BASE" => upstream.push_str(&format!("  base_url: {text}\n")),
+            "BASE" => {
+                format!("base_url: {text}").lines().for_each(|line| upstream.push_str(&format!("  {line}\n")))
+            }
             "DI" => text.lines().for_each(|line| upstream.push_str(&format!("  {line}\n"))),
             _ => {}
         }
@@ -201,6 +203,15 @@ async fn an_upstream_behind_a_prefix_keeps_it_to_itself() {
     assert_eq!(poll(&gateway, &operation).await.json()["status"], "succeeded");
     assert_eq!(di.submits()[0].target, format!("/behind/a/prefix{ANALYZE}"));
     assert!(di.polls()[0].target.starts_with("/behind/a/prefix/documentintelligence/"));
+    // one path of the API, mounted where clients expect it
+    let base = format!("\"{}/documentintelligence\"\nmount: /documentintelligence", di.url());
+    let gateway = facade(&di, &[("BASE", &base)]).await;
+    let asked = Request::post(ANALYZE).bearer("tok-1").body(&DOC2[..]);
+    let submitted = ask(&gateway, asked).await;
+    let operation = operation_below(&submitted, &format!("http://{}", gateway.addr));
+    assert_eq!(operation.replace(id_of(&operation), "@"), ANALYZE.replace(":analyze", "/analyzeResults/@"));
+    assert_eq!(poll(&gateway, &operation).await.json()["status"], "succeeded");
+    assert_eq!(di.submits()[1].target, ANALYZE);
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -21,6 +22,7 @@ TENANTS = ["dev_1", "dev_2", "dev_3"]
 UPSTREAM_CREDENTIAL = "Bearer of-the-upstream"
 
 Upstream = TypeVar("Upstream")
+T = TypeVar("T")
 
 
 @dataclass
@@ -104,6 +106,15 @@ def start(config: str, stub: Upstream, folders: pytest.TempPathFactory, **more: 
         if "in use" not in gateway.said():
             break
     pytest.fail(f"the gateway {problem}; it said:\n{gateway.said()}")
+
+
+def eventually(look: Callable[[], T | None], within_s: float = 10) -> T:
+    """What `look` finds. Audit and counts may lag behind the answers."""
+    until = time.monotonic() + within_s
+    while (found := look()) is None:
+        assert time.monotonic() < until, f"not seen within {within_s} s"
+        time.sleep(0.05)
+    return found
 
 
 def free_ports() -> tuple[int, int]:
