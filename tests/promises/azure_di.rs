@@ -311,6 +311,52 @@ async fn operations_outlive_the_gateway() {
     assert_eq!((di.submits().len(), di.polls().len()), (2, 6));
 }
 
+#[tokio::test]
+async fn an_operation_outlives_the_upstreams_absence() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[]).await;
+    let operation = operation(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await);
+    di.upstream.stop().await;
+    for _ in 0..2 {
+        assert_no_operation(&poll(&gateway, &operation).await, 502, "UPSTREAM_UNREACHABLE");
+    }
+    di.upstream.restart().await;
+    assert_eq!(poll(&gateway, &operation).await.json()["status"], "succeeded");
+}
+
+#[tokio::test]
+async fn an_operation_is_of_one_upstream() {
+    let di = AzureDi::start().await;
+    let other = format!("- name: other\n  adapter: azuredi-facade\n  base_url: \"{}\"", di.url());
+    let gateway = facade(&di, &[("UPSTREAMS", &other)]).await;
+    let operation = operation(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await);
+    let elsewhere = operation.replacen("/di/", "/other/", 1);
+    assert_no_operation(&poll(&gateway, &elsewhere).await, 404, "OPERATION_NOT_FOUND");
+    assert_eq!((poll(&gateway, &operation).await.status, di.polls().len()), (200, 1));
+}
+
+/// What stands behind the id goes up as it is, and stays below the operation.
+#[tokio::test]
+async fn a_part_is_a_part_of_its_operation() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[]).await;
+    let path = operation(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await);
+    poll(&gateway, &path).await;
+    let bare = path.split('?').next().unwrap();
+    let calls = di.upstream.calls();
+    for part in ["/..", "/../7f", "/figures/../../7f", "/%2e%2e/7f", "/./pdf", "/figures/%2E%2E"] {
+        let answer = poll(&gateway, &format!("{bare}{part}")).await;
+        assert_eq!(answer.status, 400, "{part}");
+    }
+    assert_eq!(di.upstream.calls(), calls);
+    for part in ["/figures/1%2F1", "//pdf", "/pdf/", "/figures/a%20b;c=1"] {
+        poll(&gateway, &format!("{bare}{part}")).await;
+        let sent = di.upstream.last_request();
+        let theirs = di.polls()[0].path().to_owned();
+        assert_eq!(sent.path(), format!("{theirs}{part}"));
+    }
+}
+
 /// Where the memory is off, and where it is off for this upstream, the facade is there all the same.
 #[tokio::test]
 async fn without_the_memory_the_facade_works_and_remembers_nothing() {

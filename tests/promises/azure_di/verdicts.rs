@@ -271,6 +271,65 @@ async fn a_document_that_is_analyzed_after_all_is_no_bad_document() {
     settle(&gateway, 5).await;
 }
 
+/// An upstream that fails on everything all of a sudden is ill, at the poll as at the submit.
+#[tokio::test]
+async fn failures_at_the_poll_count_for_the_mass_refusal_guard() {
+    let di = AzureDi::start().await;
+    let rules = "negative_cache: {mass_refusal_guard: {distinct: 3, share: 0.5}}";
+    let gateway = facade(&di, &[("DI", rules)]).await;
+    let one = async |name: &str, fate: Fate| {
+        di.on(name, fate);
+        end(&gateway, &submit(&gateway, ANALYZE, name.to_owned()).await).await
+    };
+    let is_on = async || gateway.metric("gateway_negative_cache_guard", &[("upstream", "di")]).await == 1.0;
+    one("good", Fate::succeeds()).await;
+    for n in 0..5 {
+        one(&format!("transient {n}"), Fate::fails(fault("InternalServerError", "Unknown"))).await;
+    }
+    assert!(!is_on().await, "what is not of the document says nothing");
+    for n in 0..3 {
+        one(&format!("bad {n}"), failing()).await;
+    }
+    assert!(is_on().await);
+    // what it remembered meanwhile is not used, and that it takes documents in is no sign of health
+    assert!(!submit(&gateway, ANALYZE, "bad 0").await.is_hit());
+    assert!(is_on().await);
+    one("good again", Fate::succeeds()).await;
+    assert!(!is_on().await);
+}
+
+#[tokio::test]
+async fn tenants_that_share_nothing_share_no_failure() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[("DI", "negative_cache: {scope: tenant}")]).await;
+    di.on(&DOC[..], failing());
+    end(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await).await;
+    let other = submit_as(&gateway, 2, ANALYZE, "application/octet-stream", &DOC[..]).await;
+    assert!(!other.is_hit());
+    let mine = submit(&gateway, ANALYZE, &DOC[..]).await;
+    assert!(mine.is_hit());
+    assert_eq!(di.submits().len(), 2);
+}
+
+/// Who asks may be gone when the answer comes; it is learned all the same.
+#[tokio::test]
+async fn a_poll_whose_client_leaves_teaches_too() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[]).await;
+    let gate = nevertwice_testkit::Gate::new();
+    di.on(&DOC[..], failing().polled_through(&gate));
+    let operation = operation(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await);
+    let mut client = Client::connect(gateway.addr).await;
+    client.try_send_request(Request::get(&operation).bearer("tok-1")).await.unwrap();
+    gate.wait_waiting(1).await;
+    client.reset();
+    gateway.wait_metric("gateway_negative_cache_entries", &[], 0.0).await;
+    gate.open();
+    gateway.wait_metric("gateway_negative_cache_entries", &[], 1.0).await;
+    assert!(submit(&gateway, ANALYZE, &DOC[..]).await.is_hit());
+    assert_eq!((di.submits().len(), di.polls().len()), (1, 1));
+}
+
 #[tokio::test]
 async fn a_failure_over_the_size_that_is_kept_is_passed_on_whole_and_not_remembered() {
     let di = AzureDi::start().await;

@@ -117,6 +117,10 @@ impl Service {
             body.extend(more);
         }
         let reply = json_reply(200, &body);
+        let reply = match &operation.fate.gate {
+            Some(gate) => reply.wait_for(gate),
+            None => reply,
+        };
         if is_running { reply.header("Retry-After", "1") } else { reply }
     }
 
