@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use super::bench::{self, LONG, PREFIX, SECOND, until};
 
 mod faults;
+mod model;
 
 /// A store on the clock of the world.
 async fn open(options: RedisOptions) -> Arc<RedisStore> {

@@ -126,6 +126,37 @@ async fn what_this_version_cannot_read_holds_nothing_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_replica_was_passed_goes_on_there() {
+    let server = Redis::start();
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    let port = server.addr().port().to_string();
+    let replica = Redis::with(&["--save", "", "--replicaof", "127.0.0.1", &port]);
+    until("the replica follows", LONG, async || {
+        replica.ask(&["info", "replication"]).contains("master_link_status:up")
+    })
+    .await;
+    let jobs = [submit(&store, 1).await, submit(&store, 2).await, submit(&store, 3).await];
+    let running = claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
+    assert!(store.sending(&running).await.is_ok_and(|held| held));
+    let again = claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
+    let end = JobEnd::Again { error: Some(samples::transient()), not_before: now() };
+    assert!(store.settle_job(&again, end).await.is_ok_and(|held| held));
+    assert_eq!(server.ask(&["wait", "1", "10000"]), "1");
+    drop(server);
+    assert_eq!(replica.ask(&["replicaof", "no", "one"]), "OK");
+    let store = open(bench::options(replica.addr(), PREFIX)).await;
+    assert_eq!(store.renew(&running).await.ok(), Some(Held::Yes), "whose it is is known there too");
+    let mut rest = Vec::new();
+    while let Some(claim) = claim(&store, Duration::ZERO).await {
+        assert!(finish(&store, &claim).await);
+        rest.push(claim.job.id);
+    }
+    rest.sort_unstable();
+    assert_eq!(rest, [jobs[1].id, jobs[2].id], "the one that runs has not lapsed");
+    assert!(finish(&store, &running).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_is_cut_on_its_way_is_no_body() {
     let server = Redis::start();
     let chaos = Chaos::start(server.addr()).await;
