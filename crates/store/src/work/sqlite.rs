@@ -239,9 +239,16 @@ impl OperationStore for SqliteWork {
 
 #[async_trait]
 impl JobStore for SqliteWork {
-    async fn submit(&self, job: Job, input: Bytes, bounds: &JobBounds) -> Result<Submitted, StoreError> {
+    async fn submit(
+        &self,
+        job: Job,
+        input: Bytes,
+        result: Option<Bytes>,
+        bounds: &JobBounds,
+    ) -> Result<Submitted, StoreError> {
         let bounds = *bounds;
-        self.ask(input.len(), move |steps| steps.submit(&job, &input, &bounds)).await
+        let bytes = input.len() + result.as_ref().map_or(0, Bytes::len);
+        self.ask(bytes, move |steps| steps.submit(&job, &input, result.as_ref(), &bounds)).await
     }
 
     async fn job(&self, id: &JobId) -> Result<Option<Job>, StoreError> {

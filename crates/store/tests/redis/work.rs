@@ -50,7 +50,7 @@ fn bounds() -> JobBounds {
 }
 
 async fn submit(store: &RedisStore, n: u64) -> Job {
-    match store.submit(samples::job(n, now()), samples::input(n), &bounds()).await {
+    match store.submit(samples::job(n, now()), samples::input(n), None, &bounds()).await {
         Ok(Submitted::New(job)) => job,
         other => panic!("not taken in: {other:?}"),
     }
@@ -187,7 +187,7 @@ async fn of_submits_with_one_key_in_two_processes_one_is_taken_in() {
                 job.key = Some(key);
                 // the same request, but for one that is another
                 job.request.digest = samples::fingerprint(u64::from(n == 7));
-                store.submit(job, samples::input(1), &bounds()).await
+                store.submit(job, samples::input(1), None, &bounds()).await
             });
         }
         let answers: Vec<_> = submits.join_all().await.into_iter().flatten().collect();
@@ -237,7 +237,7 @@ async fn large_bodies_come_whole_and_look_ups_pass_between_their_pieces() {
     let moving = {
         let (store, job, body) = (Arc::clone(&store), job.clone(), body.clone());
         let mut moving = JoinSet::new();
-        moving.spawn(async move { store.submit(job, body, &bounds()).await });
+        moving.spawn(async move { store.submit(job, body, None, &bounds()).await });
         moving
     };
     let mut looked = 0;
@@ -255,6 +255,27 @@ async fn large_bodies_come_whole_and_look_ups_pass_between_their_pieces() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_is_final_from_the_start_has_its_result_alone() {
+    let server = Redis::start();
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    let body = Bytes::from(vec![9; 1 << 20]);
+    let (at, key) = (now(), samples::key("k"));
+    let mut job = samples::job(1, at);
+    (job.status, job.finished_at, job.key) = (JobStatus::Succeeded, Some(at), Some(key));
+    job.result = Some(samples::facts(200, &body));
+    let full = JobBounds { max_queued: 0, ..bounds() };
+    let taken = store.submit(job.clone(), samples::input(1), Some(body.clone()), &full).await;
+    assert!(matches!(taken, Ok(Submitted::New(_))), "{taken:?}");
+    assert_eq!(store.result(&job.id).await.ok(), Some(Some(body.clone())));
+    assert_eq!(store.input(&job.id).await.ok(), Some(None));
+    let same = Job { id: samples::job(2, at).id, ..job.clone() };
+    let taken = store.submit(same, samples::input(1), Some(body), &full).await;
+    assert!(matches!(taken, Ok(Submitted::Same(present)) if present.id == job.id));
+    assert_eq!(server.ask(&["keys", "*:jr:*"]).lines().count(), 1);
+    assert_eq!(server.ask(&["keys", "*:ji:*"]), "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_key_has_an_end() {
     let server = Redis::start();
     let store = open(bench::options(server.addr(), PREFIX)).await;
@@ -262,7 +283,7 @@ async fn every_key_has_an_end() {
     for n in 0..6 {
         let mut job = samples::job(n, now());
         job.key = Some(samples::key(&n.to_string()));
-        let taken = store.submit(job, samples::input(n), &bounds()).await;
+        let taken = store.submit(job, samples::input(n), None, &bounds()).await;
         assert!(matches!(taken, Ok(Submitted::New(_))));
     }
     let claim_one = async || claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
@@ -297,7 +318,7 @@ async fn what_is_over_is_swept_and_leaves_nothing_behind() {
     let memory: BTreeSet<_> = lives(&server).into_keys().collect();
     let soon = JobBounds { max_queued: 100, expires_at: now().plus_ms(1500) };
     for n in 0..10 {
-        assert!(store.submit(samples::job(n, now()), samples::input(n), &soon).await.is_ok());
+        assert!(store.submit(samples::job(n, now()), samples::input(n), None, &soon).await.is_ok());
     }
     let ends = |claim: &Claim| {
         let body = Bytes::from_static(b"ok");

@@ -49,7 +49,7 @@ async fn images() -> Result<([Image; 2], Vec<Job>), Failed> {
     let store = open(directory.path(), &clock)?;
     for n in 0..JOBS {
         let job = Job { key: Some(samples::key(&n.to_string())), ..samples::job(n, clock.now()) };
-        store.submit(job, body(n), &bounds(&*clock)).await?;
+        store.submit(job, body(n), None, &bounds(&*clock)).await?;
         store.put(&samples::operation(n, clock.now())).await?;
     }
     for n in 0..JOBS / 3 {

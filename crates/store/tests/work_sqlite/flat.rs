@@ -40,7 +40,7 @@ async fn child_queues_many_jobs() -> Done {
         tasks.spawn(async move {
             for n in (task..JOBS).step_by(64) {
                 let input = vec![n.to_le_bytes()[0]; INPUT].into();
-                let submitted = store.submit(samples::job(n, now), input, &bounds).await?;
+                let submitted = store.submit(samples::job(n, now), input, None, &bounds).await?;
                 assert!(matches!(submitted, Submitted::New(_)));
             }
             Ok::<_, Failed>(())

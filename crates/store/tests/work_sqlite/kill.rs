@@ -79,7 +79,7 @@ fn say(what: &str, n: u64) -> Result<(), Failed> {
 
 async fn submit(store: Arc<SqliteWork>, numbers: impl Iterator<Item = u64>) -> Result<(), Failed> {
     for n in numbers {
-        match store.submit(sample(n), body(n), &bounds(&SystemClock)).await? {
+        match store.submit(sample(n), body(n), None, &bounds(&SystemClock)).await? {
             Submitted::New(_) => say("submitted", n)?,
             other => return Err(format!("{n} was not taken in: {other:?}").into()),
         }

@@ -117,7 +117,7 @@ impl World {
                 let job = self.job(rng);
                 let bounds = JobBounds { max_queued: self.max_queued, expires_at: now.plus_ms(self.life_ms) };
                 let input = Bytes::from(vec![rng.u8(..); rng.usize(..5000)]);
-                let submitted = both!(self, submit(job.clone(), input.clone(), &bounds));
+                let submitted = both!(self, submit(job.clone(), input.clone(), None, &bounds));
                 if let Submitted::New(job) = submitted {
                     self.ids.push(job.id);
                 }

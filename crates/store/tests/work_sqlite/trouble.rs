@@ -19,7 +19,7 @@ use super::{Done, FILE, Failed, LOG, all, bounds, claim, clock, job, open, refus
 
 async fn submit(store: &SqliteWork, clock: &ManualClock, n: u64, input: Bytes) -> Result<Job, Failed> {
     clock.advance_ms(1);
-    match store.submit(samples::job(n, clock.now()), input, &bounds(clock)).await? {
+    match store.submit(samples::job(n, clock.now()), input, None, &bounds(clock)).await? {
         Submitted::New(job) => Ok(job),
         other => Err(format!("{other:?}").into()),
     }

@@ -26,11 +26,15 @@ impl Shared {
         &self,
         mut job: Job,
         input: &Bytes,
+        result: Option<&Bytes>,
         bounds: &JobBounds,
     ) -> Result<Submitted, StoreError> {
         life::begin(&mut job, bounds);
         let kept = life::needs_input(job.status);
         let input_key = self.keys.job_input(&job.id);
+        // a name of its own: the body of a result is no other job's
+        let result_name = self.leases.token();
+        let result_key = self.keys.job_result(&result_name);
         let mut brought = false;
         for _ in 0..DECISIONS {
             let holder = self.holder(&job).await?;
@@ -44,27 +48,33 @@ impl Shared {
             if let Some(answer) = answer {
                 if brought && !matches!(answer, Submitted::New(_)) {
                     self.drop_body(&input_key).await;
+                    self.drop_body(&result_key).await;
                 }
                 return Ok(answer);
             }
-            if kept && !brought {
+            if !brought {
                 // a large one is not brought to a place that has no room for it
                 let waits = !job.status.is_final() && !is_small(input);
                 if waits && self.waiting(&job).await? >= bounds.max_queued {
                     return Ok(Submitted::Full);
                 }
-                self.put_body(&input_key, input).await?;
+                if kept {
+                    self.put_body(&input_key, input).await?;
+                }
+                if let Some(result) = result {
+                    self.put_body(&result_key, result).await?;
+                }
                 brought = true;
             }
-            let answer = self.take_in(&job, kept.then_some(input.len()), bounds, &holder).await?;
+            let result = result.map(|result| (result_name.as_str(), result.len()));
+            let answer = self.take_in(&job, kept.then_some(input.len()), result, bounds, &holder).await?;
             match answer.as_slice() {
                 b"new" | b"there" => return Ok(Submitted::New(job)),
                 b"changed" => {}
                 b"lost" => brought = false,
                 b"full" => {
-                    if brought {
-                        self.drop_body(&input_key).await;
-                    }
+                    // one that has a result is at its end, and not refused for this
+                    self.drop_body(&input_key).await;
                     return Ok(Submitted::Full);
                 }
                 _ => return Err(corrupt("a submit")),
@@ -87,6 +97,7 @@ impl Shared {
         &self,
         job: &Job,
         input: Option<usize>,
+        result: Option<(&str, usize)>,
         bounds: &JobBounds,
         holder: &Holder,
     ) -> Result<Vec<u8>, StoreError> {
@@ -103,6 +114,7 @@ impl Shared {
             .key(keys.job_upstreams())
             .key(job.key.map_or_else(|| own.clone(), |key| keys.idempotency(&key)))
             .key(holder.id.map_or_else(|| own.clone(), |id| keys.job(&id)))
+            .key(result.map_or_else(|| own.clone(), |(name, _)| keys.job_result(name)))
             .arg(job.id.to_string())
             .arg(&value)
             .arg(bounds.expires_at.0)
@@ -116,7 +128,9 @@ impl Shared {
             .arg(holder.id.map_or_else(String::new, |id| id.to_string()))
             .arg(holder.row.as_ref().map_or("", |row| row.revision.as_str()))
             .arg(keys.events())
-            .arg(Event::Waiting(job.upstream.clone()).encode());
+            .arg(Event::Waiting(job.upstream.clone()).encode())
+            .arg(result.map_or_else(String::new, |(_, length)| length.to_string()))
+            .arg(result.map_or("", |(name, _)| name));
         self.link.call(&call, self.budget(value.len())).await
     }
 

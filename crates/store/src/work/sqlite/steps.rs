@@ -69,6 +69,7 @@ impl Steps<'_> {
         &mut self,
         job: &Job,
         input: &Bytes,
+        result: Option<&Bytes>,
         bounds: &JobBounds,
     ) -> rusqlite::Result<Submitted> {
         let mut taken_over = None;
@@ -102,6 +103,9 @@ impl Steps<'_> {
         };
         if life::needs_input(stored.job.status) {
             schema::insert_body(self.connection, "inputs", stored.sequence, input)?;
+        }
+        if let Some(result) = result {
+            schema::insert_body(self.connection, "results", stored.sequence, result)?;
         }
         self.put(&stored, None)?;
         Ok(Submitted::New(stored.job))

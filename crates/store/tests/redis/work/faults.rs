@@ -72,7 +72,8 @@ async fn a_server_that_is_away_is_an_error_and_what_was_acknowledged_is_there_ag
     let operation = samples::operation(1, now());
     assert!(store.put(&operation).await.is_ok());
     server.kill();
-    let kind = bench::kind_of(store.submit(samples::job(50, now()), samples::input(50), &bounds()).await);
+    let kind =
+        bench::kind_of(store.submit(samples::job(50, now()), samples::input(50), None, &bounds()).await);
     assert!(matches!(kind, Some(StoreErrorKind::Io | StoreErrorKind::Busy)), "{kind:?}");
     for kind in [
         bench::kind_of(store.job(&running.job.id).await),
@@ -167,7 +168,7 @@ async fn a_body_that_is_cut_on_its_way_is_no_body() {
     for after in [1, 20, 100, 180] {
         chaos.set(Fault::CutAfter(after));
         let job = samples::job(after as u64, now());
-        let submitted = store.submit(job.clone(), body.clone(), &bounds()).await;
+        let submitted = store.submit(job.clone(), body.clone(), None, &bounds()).await;
         chaos.set(Fault::None);
         let there = status(&direct, &job.id).await.is_some();
         match submitted {
@@ -204,7 +205,7 @@ async fn a_full_server_takes_no_job_and_lets_those_that_are_there_end() {
         submit(&store, n).await;
     }
     assert_eq!(server.ask(&["config", "set", "maxmemory", "1"]), "OK");
-    let refused = store.submit(samples::job(9, now()), samples::input(9), &bounds()).await;
+    let refused = store.submit(samples::job(9, now()), samples::input(9), None, &bounds()).await;
     assert_eq!(bench::kind_of(refused), Some(StoreErrorKind::Full));
     let claim_one = async || claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
     let first = claim_one().await;

@@ -106,7 +106,7 @@ impl<'a> World<'a> {
                 let job = self.job(rng);
                 let bounds = JobBounds { max_queued, expires_at: now.plus_ms(life_ms) };
                 let input = Bytes::from(vec![rng.u8(..); rng.usize(..5000)]);
-                if let Submitted::New(job) = both!(self, submit(job.clone(), input.clone(), &bounds)) {
+                if let Submitted::New(job) = both!(self, submit(job.clone(), input.clone(), None, &bounds)) {
                     self.ids.push(job.id);
                 }
             }
