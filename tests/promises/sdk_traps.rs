@@ -257,7 +257,9 @@ async fn failed_operations_say_so_in_any_case() {
 async fn a_conflict_is_never_remembered_by_a_profile_and_never_the_gateways_own() {
     const OPENAI: &str = "openai";
     const ANTHROPIC: &str = "anthropic";
-    assert!(OwnCode::ALL.iter().all(|code| code.status() != 409));
+    // but for jobs, whose paths no SDK of a service calls
+    let conflicts = OwnCode::ALL.iter().filter(|code| code.status() == 409);
+    assert!(conflicts.eq([&OwnCode::JobNotFinished]));
     let upstream = Upstream::start().await;
     let openai = json!({ "error": { "message": "m", "type": "invalid_request_error", "param": null, "code": "context_length_exceeded" } });
     let anthropic = json!({ "type": "error", "error": { "type": "invalid_request_error", "message": "prompt is too long" } });

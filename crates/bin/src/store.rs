@@ -4,12 +4,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use nevertwice_config::checked::{ClientTls, Redis, RedisHost, RedisTopology, StoreConfig, TlsFiles};
+use nevertwice_config::checked::{
+    Checked, ClientTls, Facade, Redis, RedisHost, RedisTopology, StoreConfig, TlsFiles,
+};
 use nevertwice_config::secret::{PEM_MAX_BYTES, regular_file};
 use nevertwice_domain::clock::Clock;
-use nevertwice_store::RefusalStore;
 use nevertwice_store::redis::{RedisOptions, RedisStore, Topology};
 use nevertwice_store::sqlite::{SqliteOptions, SqliteStore};
+use nevertwice_store::work::sqlite::SqliteWork;
+use nevertwice_store::work::{JobStore, OperationStore};
+use nevertwice_store::{RefusalStore, StoreError};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
@@ -20,24 +24,58 @@ use crate::exit::Failure;
 /// How much of a shared store is kept at hand; as much as the embedded one keeps.
 const NEAR_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Opens the store. One on Redis opens whether or not the server is there.
-pub async fn open(config: &StoreConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn RefusalStore>, Failure> {
-    match config {
-        StoreConfig::Embedded { path } => {
-            tracing::info!(path = %path.display(), "the refusal store is embedded");
-            let path = path.clone();
-            let opening = tokio::task::spawn_blocking(move || {
-                SqliteStore::open(&path, clock, SqliteOptions::default())
-            });
-            let store = opening.await.context("opening the store failed")?.map_err(anyhow::Error::new)?;
-            Ok(Arc::new(store))
-        }
+/// What of the configured store is needed.
+pub struct Stores {
+    /// Entries; `None` with the memory off.
+    pub refusals: Option<Arc<dyn RefusalStore>>,
+    /// Operations; `None` where no upstream has any.
+    pub operations: Option<Arc<dyn OperationStore>>,
+    /// Jobs; `None` where they are not served.
+    pub jobs: Option<Arc<dyn JobStore>>,
+}
+
+/// Opens what is needed. What is on Redis opens whether or not the server is there, and is one store for all.
+pub async fn open(config: &Checked, clock: Arc<dyn Clock>) -> Result<Stores, Failure> {
+    let has_memory = config.memory.is_some();
+    let has_operations = config.upstreams.iter().any(|u| u.adapter.facade() == Facade::AzureDi);
+    let has_jobs = config.jobs.is_some();
+    let has_work = has_operations || has_jobs;
+    match &config.store {
+        _ if !has_memory && !has_work => Ok(Stores { refusals: None, operations: None, jobs: None }),
         StoreConfig::Redis(redis) => {
             let options = redis_options(redis)?;
             tracing::info!(url = %redis.address, prefix = redis.prefix, "the refusal store is on Redis");
-            Ok(Arc::new(RedisStore::start(options, clock).await))
+            let store = Arc::new(RedisStore::start(options, clock).await);
+            Ok(Stores {
+                refusals: has_memory.then(|| Arc::clone(&store) as Arc<dyn RefusalStore>),
+                operations: has_operations.then(|| Arc::clone(&store) as Arc<dyn OperationStore>),
+                jobs: has_jobs.then_some(store as Arc<dyn JobStore>),
+            })
+        }
+        StoreConfig::Embedded { path } => {
+            tracing::info!(path = %path.display(), "the refusal store is embedded");
+            let mut stores = Stores { refusals: None, operations: None, jobs: None };
+            if has_memory {
+                let (path, clock) = (path.clone(), Arc::clone(&clock));
+                let open = move || SqliteStore::open(&path, clock, SqliteOptions::default());
+                stores.refusals = Some(Arc::new(blocking(open).await?));
+            }
+            if has_work {
+                let path = path.clone();
+                let work = Arc::new(blocking(move || SqliteWork::open(&path, clock)).await?);
+                stores.operations = has_operations.then(|| Arc::clone(&work) as Arc<dyn OperationStore>);
+                stores.jobs = has_jobs.then_some(work as Arc<dyn JobStore>);
+            }
+            Ok(stores)
         }
     }
+}
+
+async fn blocking<T: Send + 'static>(
+    open: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, Failure> {
+    let opening = tokio::task::spawn_blocking(open);
+    Ok(opening.await.context("opening the store failed")?.map_err(anyhow::Error::new)?)
 }
 
 /// What the store has to know. Reads the files that are named, and tries whether they are of any use.

@@ -28,6 +28,8 @@ const MIB: u64 = 1024 * 1024;
 const TIB: u64 = MIB * MIB;
 const HOUR_MS: u64 = 3_600_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
+/// Thirty days, in seconds.
+const MONTH_S: u64 = 30 * 86_400;
 /// Ten years, in seconds.
 const LONG_S: u64 = 315_360_000;
 /// The guard remembers no more documents than these.
@@ -47,6 +49,13 @@ bounds! {
     MAX_CONNECTIONS "http.max_connections" 1, 1_000_000, Some(10_000);
     READ_MS "store.redis.read_ms" 1, 10_000, Some(25);
     WRITE_MS "store.redis.write_ms" 1, 10_000, Some(50);
+    INPUT_MAX_BYTES "jobs.input_max_bytes" 1, 256 * MIB, Some(32 * MIB);
+    RESULT_MAX_BYTES "jobs.result_max_bytes" 1, 256 * MIB, Some(32 * MIB);
+    MAX_QUEUED "jobs.max_queued" 1, 10_000_000, Some(100_000);
+    RETENTION_S "jobs.retention_s" 1, MONTH_S, Some(86_400);
+    MAX_ATTEMPTS "jobs.max_attempts" 1, 100, Some(5);
+    RETRY_FIRST_MS "jobs.retry_first_ms" 1, HOUR_MS, Some(1000);
+    RETRY_MAX_MS "jobs.retry_max_ms" 1, DAY_MS, Some(300_000);
     ROTATE_BYTES "audit.rotate_bytes" 1024, TIB, None;
     KEEP "audit.keep" 0, 1000, Some(5);
     TTL_S "negative_cache.ttl_s" 1, LONG_S, Some(86_400);
@@ -60,6 +69,8 @@ bounds! {
     IDLE_TIMEOUT_MS "upstreams[].idle_timeout_ms" 1, DAY_MS, Some(60_000);
     CONNECT_TIMEOUT_MS "upstreams[].connect_timeout_ms" 1, HOUR_MS, Some(5000);
     STREAM_MAX_MS "upstreams[].stream_max_ms" 1, 7 * DAY_MS, None;
+    POLL_INTERVAL_MS "upstreams[].poll_interval_ms" 10, HOUR_MS, Some(1000);
+    OPERATION_TIMEOUT_MS "upstreams[].operation_timeout_ms" 1, DAY_MS, Some(600_000);
     UPSTREAM_TTL_S "upstreams[].negative_cache.ttl_s" 1, LONG_S, None;
     STATUS_TTL_S "upstreams[].negative_cache.status_ttl_s{}" 1, LONG_S, None;
     SHORT_TTL_S "upstreams[].negative_cache.short_ttl_s" 1, LONG_S, Some(1800);

@@ -8,6 +8,8 @@ mod base_url;
 mod guarded;
 mod headers;
 mod identity;
+mod jobs;
+mod links;
 mod listen;
 mod memory;
 mod path;
@@ -86,7 +88,11 @@ pub(crate) fn check(raw: &At<Config>, digest: String, cx: &mut Context<'_>) -> O
     let drain = cx.seconds(&bounds::DRAIN_S, config.drain_s.as_ref());
     let memory = memory::memory(config.negative_cache.as_ref(), cx);
     cx.profiles = profiles::profiles(config.profiles.as_ref(), cx);
+    let public_base_url = links::public_base_url(config.public_base_url.as_ref(), cx);
+    let trusted_hops = links::trusted_hops(config.trusted_hops.as_ref(), cx);
+    let jobs = jobs::jobs(config, cx);
     let upstreams = upstreams::upstreams(config, &names, memory.as_ref(), cx);
+    links::made_of_host(config, place, &listen, &upstreams, cx);
     let listen = listen.into_iter().map(|(listen, _)| listen).collect();
     let complete = upstreams.len() == names.len();
     complete.then_some(Checked {
@@ -100,6 +106,9 @@ pub(crate) fn check(raw: &At<Config>, digest: String, cx: &mut Context<'_>) -> O
         drain,
         memory,
         profiles: std::mem::take(&mut cx.profiles),
+        public_base_url,
+        trusted_hops,
+        jobs,
         upstreams,
         digest,
     })

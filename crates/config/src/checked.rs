@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::uri::Authority;
 use http::{HeaderName, Uri};
+use ipnet::IpNet;
 use nevertwice_domain::canonical::form::FileNameRule;
 use nevertwice_domain::guard::GuardPolicy;
 use nevertwice_domain::loop_breaker::LoopBreakerPolicy;
@@ -44,6 +46,12 @@ pub struct Checked {
     pub memory: Option<Memory>,
     /// The profiles there are: those of this program and the operator's own.
     pub profiles: Catalog,
+    /// What links to this gateway begin with, without a trailing slash; `None` = made of the request.
+    pub public_base_url: Option<Uri>,
+    /// The peers whose word on who asks, and by which address, counts.
+    pub trusted_hops: Vec<IpNet>,
+    /// Jobs; `None` = off, and then nothing of them exists.
+    pub jobs: Option<Jobs>,
     /// The upstreams, in file order.
     pub upstreams: Vec<Upstream>,
     /// SHA-256 of the configuration text, hex, first 16 digits: shown by `version`, so that operators see what is live.
@@ -315,13 +323,73 @@ pub struct Memory {
     pub key_secret: Option<Secret>,
 }
 
-/// How the gateway drives an upstream.
+/// Jobs.
+#[derive(Debug)]
+pub struct Jobs {
+    /// The longest input, in bytes.
+    pub input_max_bytes: u64,
+    /// The longest result that is kept, in bytes.
+    pub result_max_bytes: u64,
+    /// The most jobs of one upstream that wait.
+    pub max_queued: u64,
+    /// How long a job is kept after its end.
+    pub retention: Duration,
+    /// The most calls of the upstream for one job.
+    pub max_attempts: u32,
+    /// How long the second attempt waits; each further one waits twice as long.
+    pub retry_first: Duration,
+    /// The longest wait of an attempt.
+    pub retry_max: Duration,
+    /// Webhooks; `None` = off.
+    pub webhooks: Option<Webhooks>,
+}
+
+/// Telling the end of jobs to addresses that callers name.
+#[derive(Debug)]
+pub struct Webhooks {
+    /// What signs them.
+    pub secret: Secret,
+    /// Whether they may go to addresses that are not public.
+    pub allow_private: bool,
+}
+
+/// What an upstream is, and so how it looks to callers and how the gateway drives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adapter {
     /// POST to listed paths, answered at once.
     SyncFacade,
     /// The OpenAI wire, passed through.
     OpenAi,
+    /// Azure Document Intelligence: submit, then poll.
+    AzureDiFacade,
+    /// POST, answered at once, for jobs.
+    Classify,
+    /// Azure Document Intelligence, for jobs.
+    AzureDi,
+    /// A service with a job API of its own, for jobs.
+    GpuServerJob,
+}
+
+/// How a mounted upstream looks to callers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Facade {
+    /// Requests that are answered at once.
+    Sync,
+    /// Operations, as Azure Document Intelligence has them.
+    AzureDi,
+    /// The OpenAI wire.
+    OpenAi,
+}
+
+/// How the gateway drives an upstream to an outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drive {
+    /// One POST, whose answer is the outcome.
+    OnePost,
+    /// A submit, and polls of the operation that it begins.
+    SubmitAndPoll,
+    /// A submit, and polls of a job API.
+    JobApi,
 }
 
 impl Adapter {
@@ -331,7 +399,37 @@ impl Adapter {
         match self {
             Self::SyncFacade => "sync-facade",
             Self::OpenAi => "openai",
+            Self::AzureDiFacade => "azuredi-facade",
+            Self::Classify => "classify",
+            Self::AzureDi => "azure-di",
+            Self::GpuServerJob => "gpuserver-job",
         }
+    }
+
+    /// How a mounted upstream looks to callers.
+    #[must_use]
+    pub fn facade(self) -> Facade {
+        match self {
+            Self::SyncFacade | Self::Classify | Self::GpuServerJob => Facade::Sync,
+            Self::AzureDiFacade | Self::AzureDi => Facade::AzureDi,
+            Self::OpenAi => Facade::OpenAi,
+        }
+    }
+
+    /// How the gateway drives it to an outcome.
+    #[must_use]
+    pub fn drive(self) -> Drive {
+        match self {
+            Self::SyncFacade | Self::OpenAi | Self::Classify => Drive::OnePost,
+            Self::AzureDiFacade | Self::AzureDi => Drive::SubmitAndPoll,
+            Self::GpuServerJob => Drive::JobApi,
+        }
+    }
+
+    /// Whether it is for jobs: served when it is there, and mounted only when that is asked for.
+    #[must_use]
+    pub fn for_jobs(self) -> bool {
+        matches!(self, Self::Classify | Self::AzureDi | Self::GpuServerJob)
     }
 }
 
@@ -344,14 +442,20 @@ pub struct Upstream {
     pub adapter: Adapter,
     /// Equal replicas; at least one. Scheme http or https, a host, optionally a path prefix without a trailing slash.
     pub base_urls: Vec<Uri>,
-    /// The tenant-facing prefix, without a trailing slash; empty for `/`.
-    pub mount: String,
+    /// The tenant-facing prefix, without a trailing slash; empty for `/`. `None` = reachable by jobs only.
+    pub mount: Option<String>,
     /// Paths with the memory, as the upstream knows them. Empty with `all_paths`.
     pub sync_paths: Vec<String>,
     /// Every path is guarded (`serve --upstream`).
     pub all_paths: bool,
     /// Paths that are not listed are refused instead of passed through.
     pub strict_paths: bool,
+    /// Hosts beside the replicas' own where an operation may be polled, in lower case; without a port, that of the scheme.
+    pub poll_hosts: Vec<Authority>,
+    /// How long the gateway waits from one poll of its own to the next, where the upstream does not say.
+    pub poll_interval: Duration,
+    /// How long submit and polls of one job may take together.
+    pub operation_timeout: Duration,
     /// The credential that the gateway presents; the client's is removed either way.
     pub credential: Option<Credential>,
     /// Its pool.

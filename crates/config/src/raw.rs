@@ -106,9 +106,47 @@ block! {
         negative_cache: NegativeCache,
         /// Files with profiles of one's own (`profiles/README.md` has the format). One with the name of a profile of this program takes its place. Default none.
         profiles: Vec<At<PathBuf>>,
+        /// What links to this gateway begin with, as callers see it: `https://HOST`, perhaps with a port and a path prefix. Without it they are made of the `Host` of the request, or of what a proxy in `trusted_hops` says of it.
+        public_base_url: String,
+        /// Addresses of one's own proxies, as in `[10.0.0.0/8, 192.0.2.7]`: from them alone `X-Forwarded-Host` and `X-Forwarded-Proto` are believed. Default none.
+        trusted_hops: Vec<At<String>>,
+        /// Jobs: documents that are handed over, and whose outcome is asked for later. They are served when this block is there, even empty (`jobs: {}`), or when an upstream has the adapter `classify`, `azure-di` or `gpuserver-job`.
+        jobs: Jobs,
         /// The services that the gateway calls; at least one. Required.
         upstreams: Vec<At<Upstream>>,
-    } later [public_base_url, trusted_hops]
+    } later []
+}
+
+block! {
+    /// Documents that are handed over, and whose outcome is asked for later.
+    Jobs {
+        /// The longest document of a job, in bytes; a longer one is answered 413. `limits.body_max_bytes` holds beside it.
+        input_max_bytes: Whole,
+        /// The longest result that is kept, in bytes; a job with a longer one fails.
+        result_max_bytes: Whole,
+        /// The most jobs of one upstream that wait; more are answered 503.
+        max_queued: Whole,
+        /// How long a job can be asked for after it came to its end, in seconds.
+        retention_s: Whole,
+        /// The most calls of the upstream for one job. Another one follows only where the last may end otherwise the next time.
+        max_attempts: Whole,
+        /// How long the second attempt waits, in milliseconds; each further one waits twice as long.
+        retry_first_ms: Whole,
+        /// The longest wait for an attempt, in milliseconds.
+        retry_max_ms: Whole,
+        /// Calls that tell the end of a job to an address that its owner named. Without this block there are none.
+        webhooks: Webhooks,
+    } later []
+}
+
+block! {
+    /// Calls that tell the end of a job.
+    Webhooks {
+        /// What signs them (Standard Webhooks): at least 24 bytes. Required.
+        secret: SecretRef,
+        /// Whether they may go to addresses that are not public, such as those of one's own network. Default `false`.
+        allow_private: bool,
+    } later []
 }
 
 block! {
@@ -289,7 +327,15 @@ words! {
         SyncFacade "sync-facade",
         /// A service that speaks the OpenAI wire. Every path is passed through: with `mount: /llm` the call `/llm/v1/models` goes to `base_url` + `/v1/models`, so `base_url` is given without `/v1`. The memory is off.
         OpenAi "openai",
-    } later ["azuredi-facade", "gpuserver-job", "classify", "azure-di"]
+        /// Azure Document Intelligence as its clients know it: submit, then poll. Submits have the memory.
+        AzureDiFacade "azuredi-facade",
+        /// A service that answers at once, for jobs.
+        Classify "classify",
+        /// Azure Document Intelligence, for jobs.
+        AzureDi "azure-di",
+        /// A service with a job API of its own, for jobs.
+        GpuServerJob "gpuserver-job",
+    } later []
 }
 
 block! {
@@ -301,12 +347,18 @@ block! {
         adapter: Adapter,
         /// Its address, `http://` or `https://`, host, port and perhaps a path prefix; or a list of equal replicas. Required. No user name, query or fragment; an IPv6 address in brackets.
         base_url: OneOrMany<String>,
-        /// The prefix under which tenants reach it; what follows the prefix is the upstream's path. `/` is allowed for one upstream. Where one mount lies inside another, the longest wins. Default: `/` and the name.
+        /// The prefix under which tenants reach it; what follows the prefix is the upstream's path. `/` is allowed for one upstream. Where one mount lies inside another, the longest wins. Default: `/` and the name; none for `classify`, `azure-di` and `gpuserver-job`, which are reachable by jobs only then.
         mount: String,
-        /// The paths with the memory, as the upstream knows them (`sync-facade` only). They are compared exactly. Other paths pass through without it.
+        /// The paths with the memory, as the upstream knows them (`sync-facade`, and `classify` with a `mount`). They are compared exactly. Other paths pass through without it.
         sync_paths: Vec<At<String>>,
         /// Whether paths that are not in `sync_paths` are refused instead of passed through. Default `false`.
         strict_paths: bool,
+        /// Hosts beside those of `base_url` where an operation of Azure Document Intelligence may be polled, as `HOST` or `HOST:PORT`: for services that answer a submit with the address of another host. Without a port, that of the scheme. Default none.
+        poll_hosts: Vec<At<String>>,
+        /// How long the gateway waits from one poll to the next in a job, in milliseconds, where the upstream does not say. For adapters that poll.
+        poll_interval_ms: Whole,
+        /// How long submit and polls of one job may take together, in milliseconds. For adapters that poll.
+        operation_timeout_ms: Whole,
         /// What the gateway presents to the upstream. With it, or where tenants have keys, the client's own credentials are removed.
         credential: Credential,
         /// How many requests go to it at once.
@@ -321,9 +373,9 @@ block! {
         stream_max_ms: Whole,
         /// TLS to this upstream.
         tls: ClientTls,
-        /// The memory on this upstream. On for `sync-facade`, and for `openai` where this block stands, when the top level's `negative_cache.enabled` is true.
+        /// The memory on this upstream. On for every adapter but `openai`, and for `openai` where this block stands, when the top level's `negative_cache.enabled` is true.
         negative_cache: UpstreamCache,
-    } later [health, breaker, proxy, poll_hosts]
+    } later [health, breaker, proxy]
 }
 
 block! {
@@ -397,9 +449,9 @@ words! {
 block! {
     /// The memory on one upstream.
     UpstreamCache {
-        /// Whether this upstream has the memory. Default `true` for `sync-facade`, and for `openai` where this block stands.
+        /// Whether this upstream has the memory. Default `true`, but for `openai` only where this block stands.
         enabled: bool,
-        /// The rules that tell a verdict on the document from other refusals. `status`: every status in `statuses`. Any other: what the rules of the profile know, and nothing else. Default `status` for `sync-facade`; for `openai` the one of the base URL's host, else the one called as this upstream is, and an error where there is none.
+        /// The rules that tell a verdict on the document from other refusals. `status`: every status in `statuses`. Any other: what the rules of the profile know, and nothing else. Default `azure-document-intelligence` for `azuredi-facade` and `azure-di`, `status` for `sync-facade`, `classify` and `gpuserver-job`; for `openai` the one of the base URL's host, else the one called as this upstream is, and an error where there is none.
         profile: String,
         /// Whether the memory answers or only watches. Default `enforce`.
         mode: Mode,

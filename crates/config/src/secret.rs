@@ -16,6 +16,9 @@ use crate::raw::read::At;
 /// The longest secret, in bytes.
 pub const SECRET_MAX_BYTES: usize = 64 * 1024;
 
+/// The shortest secret that signs (Standard Webhooks).
+const SIGNING_MIN_BYTES: usize = 24;
+
 /// The longest file of certificates or keys, in bytes; all authorities of a system take a quarter of a MiB.
 pub const PEM_MAX_BYTES: usize = 4 * 1024 * 1024;
 
@@ -135,6 +138,8 @@ pub(crate) enum Purpose {
     Token,
     /// Bytes that key a hash.
     HashKey,
+    /// Bytes that sign what others verify.
+    Signing,
     /// A password that is no header: any text of one line.
     Password,
 }
@@ -194,7 +199,7 @@ pub(crate) fn resolve(
     }
     let visible = |b: &u8| (0x21..=0x7e).contains(b);
     let fits = match purpose {
-        Purpose::HashKey => true,
+        Purpose::HashKey | Purpose::Signing => true,
         Purpose::Password => std::str::from_utf8(secret).is_ok_and(|text| !text.contains(char::is_control)),
         Purpose::Token => secret.iter().all(visible),
         Purpose::HeaderValue => {
@@ -217,6 +222,11 @@ pub(crate) fn resolve(
             "the secret has fewer than 16 bytes and can be guessed",
             "draw one with `openssl rand -hex 32`",
         );
+    }
+    if purpose == Purpose::Signing && secret.len() < SIGNING_MIN_BYTES {
+        let cause = format!("the secret has fewer than {SIGNING_MIN_BYTES} bytes and can be guessed");
+        found.error(place, cause, "draw one with `openssl rand -hex 32`");
+        return None;
     }
     Some(Secret::new(secret.into()))
 }

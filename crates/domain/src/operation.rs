@@ -4,6 +4,9 @@
 //! The gateway gives every operation an id of its own, so that no id of an upstream, and none that a caller makes up, can ever
 //! reach another tenant's operation; and it remembers where the operation really is.
 
+mod answer;
+pub mod path;
+
 use std::fmt;
 use std::str::FromStr;
 
@@ -16,6 +19,8 @@ use crate::entry::DocumentFacts;
 use crate::fingerprint::Fingerprint;
 use crate::stored::base64_bytes;
 use crate::tenant::{TenantId, UpstreamName};
+
+pub use answer::{State, failed_anew, state};
 
 /// An operation's id as callers see it: a GUID in lower case, which is what clients expect in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -89,6 +94,8 @@ pub enum Whereabouts {
         /// The entry's body: what the upstream's poll said when the verdict was learned.
         #[serde(with = "base64_bytes")]
         body: Bytes,
+        /// The entry's `Content-Type`.
+        content_type: Option<String>,
         /// When that was recorded.
         recorded_at: Millis,
         /// When the entry ends.

@@ -82,6 +82,10 @@ macro_rules! own_codes {
 own_codes! {
     /// The request cannot be read as one HTTP request.
     BadRequest "BAD_REQUEST" 400 "the request is not a well-formed HTTP request";
+    /// The `Idempotency-Key` cannot be one.
+    BadIdempotencyKey "BAD_IDEMPOTENCY_KEY" 400 "the Idempotency-Key has to be 1 to 255 printable ASCII characters";
+    /// The webhook's address is not allowed, or there are no webhooks.
+    WebhookRefused "WEBHOOK_REFUSED" 400 "this gateway does not call that webhook";
     /// A guarded route got no document.
     EmptyDocument "EMPTY_DOCUMENT" 400 "the document is empty";
     /// No valid credential, or a contradictory one.
@@ -90,14 +94,31 @@ own_codes! {
     ForbiddenRoute "FORBIDDEN_ROUTE" 403 "this tenant may not call this route";
     /// No upstream is mounted there, or its paths are strict.
     NoRoute "NO_ROUTE" 404 "no upstream serves this path";
+    /// No operation with this id, or none of this tenant, or none any more.
+    OperationNotFound "OPERATION_NOT_FOUND" 404 "there is no such operation";
+    /// No job with this id, or none of this tenant, or none any more.
+    JobNotFound "JOB_NOT_FOUND" 404 "there is no such job";
+    /// The job came to its end without an answer of the upstream.
+    NoResult "NO_RESULT" 404 "the job has no result";
     /// The body came too slowly, or stopped coming.
     BodyTimeout "BODY_TIMEOUT" 408 "the request body did not arrive in time";
+    /// The job's result was asked for before its end.
+    JobNotFinished "JOB_NOT_FINISHED" 409 "the job has not come to its end";
+    /// The replica that has the operation is no longer configured.
+    OperationGone "OPERATION_GONE" 410 "the server that has this operation is no longer configured";
     /// The body is over the gateway's limit.
     BodyTooLarge "BODY_TOO_LARGE" 413 "the request body is over the gateway's limit";
+    /// The `Idempotency-Key` stands for another request.
+    IdempotencyMismatch "IDEMPOTENCY_MISMATCH" 422 "this Idempotency-Key was used for another request";
     /// The header section is over the gateway's limits.
     HeadersTooLarge "HEADERS_TOO_LARGE" 431 "the request's header fields are over the gateway's limits";
     /// The client left before it was answered. Never sent; it stands in the audit alone.
     ClientAborted "CLIENT_ABORTED" 499 "the client left before it was answered";
+    /// The job's owner gave it up during a call. Never sent; it stands in the audit alone.
+    JobCancelled "JOB_CANCELLED" 499 "the job was cancelled";
+    /// A worker died in a call of a job, and what became of the call is not known. Never sent; it stands in the audit and as a job's
+    /// error.
+    Interrupted "INTERRUPTED" 500 "the gateway stopped during the call, and its outcome is not known";
     /// The gateway failed; a fault in the program.
     Internal "INTERNAL" 500 "the gateway failed on this request";
     /// The protocol feature is not supported.
@@ -108,12 +129,18 @@ own_codes! {
     UpstreamClosed "UPSTREAM_CLOSED" 502 "the upstream closed the connection before it answered";
     /// The upstream's answer is not HTTP, or over the gateway's limits.
     UpstreamMalformed "UPSTREAM_MALFORMED" 502 "the upstream's answer could not be read";
+    /// The upstream's answer to a job is longer than what is kept of one. Never sent; it stands in the audit and as a job's error.
+    ResultTooLarge "RESULT_TOO_LARGE" 502 "the upstream's answer is over the gateway's limit for results";
     /// The upstream did not answer in time.
     UpstreamTimeout "UPSTREAM_TIMEOUT" 504 "the upstream did not answer in time";
     /// The upstream's pool and its queue are full.
     PoolFull "POOL_FULL" 503 "the upstream's queue is full";
     /// No place in the upstream's pool came free in time.
     QueueTimeout "QUEUE_TIMEOUT" 503 "no place in the upstream's pool came free in time";
+    /// Too many jobs of the upstream wait.
+    JobsFull "JOBS_FULL" 503 "too many jobs wait for this upstream";
+    /// A job or an operation could not be kept.
+    StoreUnavailable "STORE_UNAVAILABLE" 503 "the gateway's store cannot be used";
     /// The gateway is shutting down.
     Draining "DRAINING" 503 "the gateway is shutting down";
     /// The audit cannot be written and `on_full: refuse` is set.

@@ -1,18 +1,24 @@
 //! The gateway: listeners, the line of a request ([`exchange`]), pools, upstreams, the refusal memory at work, audit and
 //! metrics. [`Gateway::start`] puts it together; nothing in here is global.
 
+mod adapter;
 mod audit;
 mod body;
 mod exchange;
+mod facade;
+mod jobs;
 mod lock;
 mod loop_breaker;
 mod memory;
 mod metrics;
+mod operations;
 mod pool;
 mod serve;
 mod status;
 mod tls;
 mod upstream;
+mod webhook;
+mod worker;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,6 +30,7 @@ use nevertwice_domain::clock::Clock;
 use nevertwice_domain::fingerprint::DeploymentKey;
 use nevertwice_domain::outcome::OwnCode;
 use nevertwice_store::RefusalStore;
+use nevertwice_store::work::{JobStore, OperationStore};
 use secrecy::ExposeSecret;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
@@ -33,10 +40,13 @@ use crate::body::budget::Budget;
 use crate::body::outbound::Bounds;
 use crate::body::turns::Turns;
 use crate::exchange::identify::Tenants;
+use crate::jobs::Jobs;
 use crate::memory::Memory;
 use crate::metrics::{Metrics, UpstreamMetrics};
+use crate::operations::Operations;
 use crate::serve::{Listener, Stop};
 use crate::upstream::Upstream;
+use crate::webhook::Webhooks;
 
 pub use crate::memory::unclassified::UnclassifiedRow;
 pub use crate::status::{
@@ -50,6 +60,12 @@ pub(crate) struct Shared {
     pub(crate) upstreams: Vec<Arc<Upstream>>,
     pub(crate) tenants: Tenants,
     pub(crate) memory: Option<Memory>,
+    /// `None` = no upstream has any.
+    pub(crate) operations: Option<Arc<Operations>>,
+    /// How callers reach the gateway, for addresses that it makes.
+    pub(crate) public_base_url: Option<http::Uri>,
+    /// Proxies that are believed about it.
+    pub(crate) trusted_hops: Vec<ipnet::IpNet>,
     pub(crate) budget: Arc<Budget>,
     pub(crate) turns: Turns,
     pub(crate) limits: Limits,
@@ -60,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) unrouted: UpstreamMetrics,
     /// The audit's `route` of paths that are not listed.
     pub(crate) any_route: Arc<str>,
+    /// `None` = jobs are not served.
+    pub(crate) jobs: Option<Arc<Jobs>>,
     pub(crate) clock: Arc<dyn Clock>,
     /// Everything that runs beside the line; the drain waits for it.
     pub(crate) tracker: TaskTracker,
@@ -99,6 +117,10 @@ pub struct Gateway {
 pub struct Foundations {
     /// Where entries live; `None` with the memory off.
     pub store: Option<Arc<dyn RefusalStore>>,
+    /// Where operations live; `None` where no upstream has any.
+    pub operations: Option<Arc<dyn OperationStore>>,
+    /// Where jobs live; `None` where they are not served.
+    pub jobs: Option<Arc<dyn JobStore>>,
     /// The time.
     pub clock: Arc<dyn Clock>,
 }
@@ -147,7 +169,7 @@ impl Gateway {
             upstreams.push(Arc::new(Upstream::new(upstream, &ids, memory.as_ref(), &metrics)?));
         }
         // the longest mount wins
-        upstreams.sort_by_key(|u| std::cmp::Reverse(u.config.mount.len()));
+        upstreams.sort_by_key(|u| std::cmp::Reverse(u.config.mount.as_ref().map(String::len)));
         let mut listeners = Vec::with_capacity(config.listen.len());
         for listen in &config.listen {
             let tls = match &listen.tls {
@@ -159,10 +181,36 @@ impl Gateway {
         }
         let addresses = listeners.iter().filter_map(|l| l.socket.local_addr().ok()).collect();
         let stop = Stop::default();
+        let operations = on.operations.map(|store| {
+            let (clock, tracker) = (Arc::clone(&on.clock), tracker.clone());
+            Arc::new(Operations::new(store, clock, tracker, stop.drain.clone()))
+        });
+        let jobs = match (config.jobs, on.jobs) {
+            (None, _) => None,
+            (Some(_), None) => return Err(StartError::NoJobStore),
+            (Some(rules), Some(store)) => {
+                let webhooks = match &rules.webhooks {
+                    None => None,
+                    Some(rules) => {
+                        let (clock, tracker) = (Arc::clone(&on.clock), tracker.clone());
+                        let webhooks = Webhooks::new(rules, clock, &metrics, tracker, stop.clone());
+                        Some(webhooks.map_err(StartError::Tls)?)
+                    }
+                };
+                let base = config.public_base_url.as_ref().map(ToString::to_string).unwrap_or_default();
+                let base = base.trim_end_matches('/').to_owned();
+                let memory = config.limits.buffer_memory_bytes;
+                let metrics = metrics.jobs(upstreams.iter().map(|upstream| upstream.name()));
+                Some(Arc::new(Jobs::new(store, rules, base, memory, webhooks, metrics)))
+            }
+        };
         let shared = Arc::new(Shared {
             upstreams,
             tenants,
             memory,
+            operations,
+            public_base_url: config.public_base_url,
+            trusted_hops: config.trusted_hops,
             turns: Turns::new(tokio::runtime::Handle::current().metrics().num_workers()),
             budget: Budget::new(config.limits.buffer_memory_bytes, Arc::clone(&metrics)),
             limits: config.limits,
@@ -170,6 +218,7 @@ impl Gateway {
             unrouted: metrics.upstream("(none)", 0, None),
             metrics,
             any_route: "*".into(),
+            jobs,
             clock: on.clock,
             tracker,
             stop: stop.clone(),
@@ -178,6 +227,12 @@ impl Gateway {
         });
         if let Some(news) = shared.memory.as_ref().and_then(|memory| memory.store.news()) {
             shared.tracker.spawn(memory::fleet::listen(Arc::clone(&shared), news));
+        }
+        if shared.operations.is_some() {
+            shared.tracker.spawn(operations::watch(Arc::clone(&shared)));
+        }
+        if let Some(jobs) = &shared.jobs {
+            worker::start(&shared, jobs);
         }
         let gateway = Self { shared, stop, addresses, drain: config.drain };
         let places = Arc::new(Semaphore::new(gateway.shared.http.max_connections));

@@ -2,6 +2,7 @@
 //! alone, `(none)` and `(unlisted)` beside them; the series of the memory exist only while the memory is on.
 
 mod by_status;
+mod jobs;
 mod loop_breaker;
 
 use std::sync::atomic::{AtomicI64, AtomicU64};
@@ -21,6 +22,7 @@ use prometheus_client::registry::Registry;
 
 use crate::lock::Lock;
 use by_status::{ByStatus, UpstreamStatus};
+pub(crate) use jobs::{JobMetrics, WebhookMetrics};
 use loop_breaker::LoopBreakerFamilies;
 pub(crate) use loop_breaker::LoopBreakerMetrics;
 
@@ -134,7 +136,7 @@ pub(crate) struct TenantMetrics([Counter; 6]);
 const RESULTS: [&str; 6] = ["ok", "refused", "failed", "replayed", "shed", "gateway"];
 
 /// OK, a replay and a held request of any status, a failed operation, two remainders, each named status, and the gateway's own codes.
-const CODE_SLOTS: usize = FIRST_NAMED + NAMED.len() + 24;
+const CODE_SLOTS: usize = FIRST_NAMED + NAMED.len() + OwnCode::ALL.len();
 /// The slot of the first named status.
 const FIRST_NAMED: usize = 6;
 
@@ -399,12 +401,13 @@ impl TenantMetrics {
             Outcome::Upstream(status) if status.is_client_error() => 1,
             Outcome::Upstream(_) => 2,
             Outcome::Replayed(_) | Outcome::Held(_) => 3,
-            Outcome::Own(OwnCode::PoolFull | OwnCode::QueueTimeout) => 4,
+            Outcome::Own(OwnCode::PoolFull | OwnCode::QueueTimeout | OwnCode::JobsFull) => 4,
             Outcome::Own(
                 OwnCode::UpstreamUnreachable
                 | OwnCode::UpstreamClosed
                 | OwnCode::UpstreamMalformed
-                | OwnCode::UpstreamTimeout,
+                | OwnCode::UpstreamTimeout
+                | OwnCode::ResultTooLarge,
             ) => 2,
             Outcome::Own(_) => 5,
         };
@@ -480,7 +483,7 @@ mod tests {
         for code in OwnCode::ALL {
             upstream.request(Outcome::Own(*code));
         }
-        assert!(metrics.text().lines().count() - before < 50);
+        assert!(metrics.text().lines().count() - before < OwnCode::ALL.len() + 30);
     }
 
     #[test]

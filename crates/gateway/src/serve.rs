@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::exchange::connection::OnConnection;
+use crate::exchange::connection::{Caller, Exchanges, OnConnection};
 use crate::metrics::Metrics;
 use crate::{Shared, exchange};
 use wire::{Peer, Timing, Wire};
@@ -84,7 +84,7 @@ pub(crate) async fn accept(gateway: Arc<Shared>, listener: Listener, places: Arc
         let tracker = gateway.tracker.clone();
         tracker.spawn(async move {
             let _open = Open::new(&gateway, place);
-            if let Err(error) = converse(&gateway, stream, tls, stop).await {
+            if let Err(error) = converse(&gateway, (stream, peer), tls, stop).await {
                 tracing::debug!(%peer, error, "connection ended");
             }
         });
@@ -120,15 +120,16 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// One connection, from its first byte to its last.
 async fn converse(
     gateway: &Arc<Shared>,
-    stream: TcpStream,
+    (stream, addr): (TcpStream, SocketAddr),
     tls: Option<TlsAcceptor>,
     stop: Stop,
 ) -> Result<(), Failure> {
     stream.set_nodelay(true)?;
+    let caller = Caller { addr, tls: tls.is_some() };
     match tls {
         None => {
             let Some((stream, first, h2)) = sniff(gateway, stream, &stop).await? else { return Ok(()) };
-            speak(gateway, stream, first, h2, stop).await
+            speak(gateway, caller, stream, first, h2, stop).await
         }
         Some(acceptor) => {
             let stream = tokio::select! {
@@ -137,7 +138,7 @@ async fn converse(
                 () = stop.drain.cancelled() => return Ok(()),
             };
             let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-            speak(gateway, stream, Vec::new(), h2, stop).await
+            speak(gateway, caller, stream, Vec::new(), h2, stop).await
         }
     }
 }
@@ -183,6 +184,7 @@ async fn sniff(
 
 async fn speak<S>(
     gateway: &Arc<Shared>,
+    caller: Caller,
     stream: S,
     first: Vec<u8>,
     h2: bool,
@@ -197,7 +199,7 @@ where
         keep_alive: limits.keep_alive,
         write_stall: limits.write_stall_timeout,
     };
-    let on_connection = OnConnection::default();
+    let on_connection: OnConnection = Arc::new(Exchanges::with(caller));
     let service = {
         let (gateway, on_connection) = (Arc::clone(gateway), Arc::clone(&on_connection));
         service_fn(move |request: Request<Incoming>| {

@@ -5,18 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nevertwice_config::checked::{Adapter, Mode};
 use nevertwice_domain::clock::{Clock, Millis};
 use nevertwice_domain::entry::Selector;
 use nevertwice_domain::profile::Profile;
 use nevertwice_domain::tenant::UpstreamName;
-use nevertwice_store::{News, RefusalStore};
+use nevertwice_store::{News, RefusalStore, StoreError};
 use serde::Serialize;
 
 use crate::Gateway;
 use crate::memory::Memory;
 use crate::memory::unclassified::UnclassifiedRow;
 use crate::upstream::Upstream;
+
+mod coverage;
+
+pub use coverage::{Coverage, RouteCoverage};
 
 /// How long the store may take to count its entries for the metrics.
 const COUNT_DEADLINE: Duration = Duration::from_millis(250);
@@ -41,8 +44,8 @@ pub struct UpstreamStatus {
     pub adapter: &'static str,
     /// Its base URLs.
     pub base_urls: Vec<String>,
-    /// The tenant-facing prefix.
-    pub mount: String,
+    /// The tenant-facing prefix; `None` = reachable by jobs only.
+    pub mount: Option<String>,
     /// Requests at it now.
     pub in_flight: usize,
     /// Requests waiting for a place.
@@ -89,34 +92,6 @@ pub struct UnclassifiedRefusals {
     pub items: Vec<UnclassifiedRow>,
     /// Rows that made room for others.
     pub dropped: u64,
-}
-
-/// Which routes have the memory, and which not, with the reason.
-#[derive(Clone, Debug, Serialize)]
-pub struct Coverage {
-    /// Whether the memory is on at all.
-    pub enabled: bool,
-    /// Every route of every upstream.
-    pub routes: Vec<RouteCoverage>,
-}
-
-/// One route.
-#[derive(Clone, Debug, Serialize)]
-pub struct RouteCoverage {
-    /// Its upstream.
-    pub upstream: UpstreamName,
-    /// The path as tenants see it.
-    pub path: String,
-    /// The methods it speaks of.
-    pub methods: &'static str,
-    /// Whether the memory answers there.
-    pub guarded: bool,
-    /// Why, in words.
-    pub reason: String,
-    /// `enforce` or `observe`.
-    pub mode: Option<&'static str>,
-    /// The profile that judges.
-    pub profile: Option<String>,
 }
 
 impl Gateway {
@@ -171,6 +146,9 @@ impl Gateway {
             let entries = tokio::time::timeout(COUNT_DEADLINE, memory.store.entries()).await;
             series.set_store(entries.ok().and_then(Result::ok), memory.store.evictions());
         }
+        if let Some(jobs) = &shared.jobs {
+            jobs.measure(COUNT_DEADLINE).await;
+        }
         shared.metrics.text()
     }
 
@@ -221,6 +199,17 @@ impl Gateway {
         Some(recovered)
     }
 
+    /// What is selected is not recorded by a poll that comes later. To be called before the memory itself forgets.
+    ///
+    /// # Errors
+    /// When it could not be made durable.
+    pub async fn forget_pending(&self, which: &Selector) -> Result<(), StoreError> {
+        match &self.shared.operations {
+            Some(operations) => operations.forget_pending(which).await,
+            None => Ok(()),
+        }
+    }
+
     /// Lets the loop breakers of this process forget what is selected. Returns how many fingerprints they had held of it.
     #[must_use]
     pub fn forget_held(&self, which: &Selector) -> u64 {
@@ -237,14 +226,6 @@ impl Gateway {
         let list = &self.shared.memory.as_ref()?.unclassified;
         Some(UnclassifiedRefusals { items: list.rows(all), dropped: list.dropped() })
     }
-
-    /// Which routes have the memory, and which not.
-    #[must_use]
-    pub fn coverage(&self) -> Coverage {
-        let enabled = self.shared.memory.is_some();
-        let routes = self.shared.upstreams.iter().flat_map(|u| routes(u, enabled)).collect();
-        Coverage { enabled, routes }
-    }
 }
 
 fn status(upstream: &Upstream, clock: &dyn Clock) -> UpstreamStatus {
@@ -254,7 +235,7 @@ fn status(upstream: &Upstream, clock: &dyn Clock) -> UpstreamStatus {
         name: config.name.clone(),
         adapter: config.adapter.name(),
         base_urls: config.base_urls.iter().map(ToString::to_string).collect(),
-        mount: if config.mount.is_empty() { "/".into() } else { config.mount.clone() },
+        mount: config.mount.as_ref().map(|mount| if mount.is_empty() { "/".into() } else { mount.clone() }),
         in_flight,
         queued,
         max_in_flight: upstream.pool.limit(),
@@ -264,44 +245,4 @@ fn status(upstream: &Upstream, clock: &dyn Clock) -> UpstreamStatus {
         }),
         loop_breaker: upstream.loop_breaker.as_ref().map(|b| LoopBreakerStatus { held: b.count(clock) }),
     }
-}
-
-fn routes(upstream: &Upstream, enabled: bool) -> Vec<RouteCoverage> {
-    let config = &upstream.config;
-    let route = |path: String, methods, guarded: bool, reason: &str| {
-        let guard = upstream.guard.as_ref().filter(|_| guarded);
-        RouteCoverage {
-            upstream: config.name.clone(),
-            path,
-            methods,
-            guarded,
-            reason: reason.to_owned(),
-            mode: guard.map(|g| if g.rules.mode == Mode::Enforce { "enforce" } else { "observe" }),
-            profile: guard.and_then(|_| upstream.profile()).map(|profile| profile.name().to_owned()),
-        }
-    };
-    let on = upstream.guard.is_some();
-    let (listed, others) = match config.adapter {
-        Adapter::SyncFacade => ("listed in sync_paths", "not listed in sync_paths: passes through"),
-        Adapter::OpenAi => ("carries input to a model", "carries no input to a model: passes through"),
-    };
-    let off = if enabled { "the memory is off on this upstream" } else { "the memory is off" };
-    let mut all = Vec::new();
-    if config.all_paths {
-        let path = format!("{}/*", config.mount);
-        all.push(route(path, "POST PUT PATCH", on, if on { "every path is guarded" } else { off }));
-    }
-    for path in &config.sync_paths {
-        let path = format!("{}{path}", config.mount);
-        all.push(route(path, "POST PUT PATCH", on, if on { listed } else { off }));
-    }
-    if !config.all_paths && !config.strict_paths {
-        let reason = if on { others } else { off };
-        all.push(route(format!("{}/*", config.mount), "any", false, reason));
-    }
-    if !config.strict_paths || !config.sync_paths.is_empty() {
-        let reason = "requests without a document are never remembered";
-        all.push(route(format!("{}/*", config.mount), "GET HEAD DELETE", false, reason));
-    }
-    all
 }

@@ -5,6 +5,7 @@
 //! be what judges. The stub and the client have to misbehave on purpose and to show bytes as they were.
 #![expect(clippy::panic, reason = "test support: a broken test should stop loudly")]
 
+pub mod azure_di;
 pub mod chaos;
 pub mod client;
 pub mod documents;
@@ -15,6 +16,7 @@ pub mod tls;
 pub mod upstream;
 mod wire;
 
+pub use azure_di::{AzureDi, Fate, fault};
 pub use chaos::{Chaos, Fault};
 pub use client::{Answer, Arrived, Client, Failure, Part, Post, Request, get, multipart};
 pub use documents::{DOC, DOC2, LargeDocuments, r400, random_document, sha256_hex};

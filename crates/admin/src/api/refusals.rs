@@ -203,7 +203,11 @@ async fn carry_out(
         let who = who.name();
         // also when the store fails: nobody should have to wait for the end of a hold
         let held = gateway.forget_held(&which);
-        match tokio::time::timeout(FORGET_TIMEOUT, store.forget(&which)).await {
+        let forgetting = async {
+            gateway.forget_pending(&which).await?;
+            store.forget(&which).await
+        };
+        match tokio::time::timeout(FORGET_TIMEOUT, forgetting).await {
             Ok(Ok(remembered)) => {
                 let forgotten = remembered + held;
                 tracing::info!(target: "nevertwice::audit", who, %peer, what, forgotten, held, "refusals forgotten");

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use crate::build_info;
 use crate::cmd::check::{report_problems, report_warnings};
 use crate::exit::{Exit, Failure};
-use crate::store;
+use crate::store::{self, Stores};
 
 /// What to serve.
 #[derive(Args, Debug)]
@@ -107,12 +107,9 @@ impl Running {
                 Some(server.with_context(|| format!("cannot listen on the admin address {listen}"))?)
             }
         };
-        let store = match &config.memory {
-            None => None,
-            Some(_) => Some(store::open(&config.store, Arc::clone(&clock)).await?),
-        };
-        let gateway =
-            Gateway::start(config, Foundations { store, clock }).await.map_err(anyhow::Error::new)?;
+        let Stores { refusals, operations, jobs } = store::open(&config, Arc::clone(&clock)).await?;
+        let foundations = Foundations { store: refusals, operations, jobs, clock };
+        let gateway = Gateway::start(config, foundations).await.map_err(anyhow::Error::new)?;
         for addr in gateway.addresses() {
             tracing::info!(%addr, "listening");
         }

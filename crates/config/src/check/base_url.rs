@@ -3,6 +3,7 @@
 use std::net::Ipv6Addr;
 
 use http::Uri;
+use http::uri::Authority;
 
 use super::path;
 use crate::problem::{Findings, Place};
@@ -18,10 +19,40 @@ pub(super) fn base_url(text: &str, place: &Place, found: &mut Findings) -> Optio
     }
 }
 
+/// The address by which callers know this gateway, in the same spelling.
+pub(super) fn public(text: &str, place: &Place, found: &mut Findings) -> Option<Uri> {
+    match parse(text) {
+        Ok(uri) => Some(uri),
+        Err((cause, cure)) => {
+            found.error(place, cause, if (cause, cure) == USER { "remove it" } else { cure });
+            None
+        }
+    }
+}
+
+/// A host, perhaps with a port: host in lower case.
+pub(super) fn authority(text: &str) -> Result<Authority, Wrong> {
+    const FORM: Wrong = ("this is not a host", "write it as in westeurope.api.example or 127.0.0.1:9001");
+    if text.contains("://") {
+        return Err(("this is a URL", "write the host alone, or HOST:PORT"));
+    }
+    if text.contains('*') {
+        return Err(("hosts are compared exactly; there are no wildcards", "list every host"));
+    }
+    if text.contains('@') {
+        return Err(("a host has no user name or password", "remove it"));
+    }
+    if text.contains(['/', '?', '#', '\\']) || !text.bytes().all(|b| (0x21..=0x7e).contains(&b)) {
+        return Err(FORM);
+    }
+    let (host, port) = host_and_port(text)?;
+    let text = port.map_or(host.clone(), |port| format!("{host}:{port}"));
+    text.parse().map_err(|_| FORM)
+}
+
 type Wrong = (&'static str, &'static str);
 
 fn parse(text: &str) -> Result<Uri, Wrong> {
-    const FORM: &str = "write it as in http://127.0.0.1:9001";
     let (scheme, rest) = match text.split_once("://") {
         Some(parts) => parts,
         None if text.parse::<Ipv6Addr>().is_ok() => return Err(BARE_IPV6),
@@ -37,11 +68,24 @@ fn parse(text: &str) -> Result<Uri, Wrong> {
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, tail) = rest.split_at(end);
     if authority.contains('@') {
-        return Err(("a URL here has no user name or password", "remove it, and give `credential` instead"));
+        return Err(USER);
     }
     if tail.contains(['?', '#']) {
         return Err(("a base URL has no query or fragment", "remove the `?` or `#` and what follows"));
     }
+    let (host, port) = host_and_port(authority)?;
+    let port = match port {
+        Some(80) if scheme == "http" => String::new(),
+        Some(443) if scheme == "https" => String::new(),
+        Some(port) => format!(":{port}"),
+        None => String::new(),
+    };
+    let prefix = path::prefix(tail)?;
+    format!("{scheme}://{host}{port}{prefix}").parse().map_err(|_| ("this is not a URL", FORM))
+}
+
+/// The host in lower case, an IPv6 address in brackets; and the port.
+fn host_and_port(authority: &str) -> Result<(String, Option<u16>), Wrong> {
     let (host, port) = if let Some(inner) = authority.strip_prefix('[') {
         let (address, after) =
             inner.split_once(']').ok_or(("the bracket is not closed", "write it as in http://[::1]:9001"))?;
@@ -73,20 +117,16 @@ fn parse(text: &str) -> Result<Uri, Wrong> {
     if !host.starts_with('[') && !host.bytes().all(name) {
         return Err(("the host holds characters that a host name cannot have", FORM));
     }
-    let port = match port {
-        "" => String::new(),
-        digits if digits.bytes().all(|b| b.is_ascii_digit()) => match digits.parse::<u16>() {
-            Ok(80) if scheme == "http" => String::new(),
-            Ok(443) if scheme == "https" => String::new(),
-            Ok(port) if port > 0 => format!(":{port}"),
-            _ => return Err(PORT),
-        },
-        _ => return Err(PORT),
-    };
-    let prefix = path::prefix(tail)?;
-    format!("{scheme}://{host}{port}{prefix}").parse().map_err(|_| ("this is not a URL", FORM))
+    let digits = port.bytes().all(|b| b.is_ascii_digit());
+    match port.parse::<u16>() {
+        _ if port.is_empty() => Ok((host, None)),
+        Ok(port) if digits && port > 0 => Ok((host, Some(port))),
+        _ => Err(PORT),
+    }
 }
 
+const FORM: &str = "write it as in http://127.0.0.1:9001";
+const USER: Wrong = ("a URL here has no user name or password", "remove it, and give `credential` instead");
 const BARE_IPV6: Wrong = ("an IPv6 address in a URL needs brackets", "write it as in http://[::1]:9001");
 const PORT: Wrong = ("the port is not a number from 1 to 65535", "write it as in http://127.0.0.1:9001");
 

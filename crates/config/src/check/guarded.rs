@@ -111,10 +111,14 @@ fn profile(
         (None, Adapter::OpenAi) if upstream.negative_cache.is_some() => {
             suggestion(upstream).and_then(|name| cx.profiles.get(name))
         }
+        (None, Adapter::AzureDiFacade | Adapter::AzureDi) => cx.profiles.get(AZURE_DI),
         (None, _) => None,
     };
     suggested.unwrap_or_else(|| Arc::new(Profile::status()))
 }
+
+/// The profile of Azure Document Intelligence.
+const AZURE_DI: &str = "azure-document-intelligence";
 
 /// Hosts of services that speak the OpenAI API on its own paths, and their profiles.
 const HOSTS: [(&str, &str); 6] = [

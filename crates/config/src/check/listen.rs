@@ -84,7 +84,7 @@ pub(super) fn tls_files(raw: &At<raw::TlsFiles>, cx: &mut Context<'_>) -> Option
     Some(TlsFiles { cert: cx.path(&cert?.value), key: cx.path(&key?.value) })
 }
 
-fn loopback(ip: IpAddr) -> bool {
+pub(super) fn loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use http::Uri;
+use http::uri::Authority;
 use nevertwice_domain::tenant::UpstreamName;
 
-use super::{Context, base_url, guarded, headers, identity, path};
+use super::{Context, base_url, guarded, headers, identity, jobs, path};
 use crate::bounds;
-use crate::checked::{Adapter, ClientTls, Credential, Memory, Pool, TlsFiles, Upstream};
+use crate::checked::{Adapter, ClientTls, Credential, Drive, Memory, Pool, TlsFiles, Upstream};
 use crate::problem::Place;
 use crate::raw::read::At;
 use crate::raw::{self, Config};
@@ -31,11 +32,19 @@ pub(super) fn names(config: &Config, block: &Place, cx: &mut Context<'_>) -> Vec
     }
     let mut names = HashMap::new();
     let mut mounts: HashMap<String, Place> = HashMap::new();
+    let jobs = jobs::served(config);
     let mut out = Vec::new();
     for At { value: raw, place } in &upstreams.value {
         let name = upstream_name(raw, place, &mut names, cx);
         let (mount, here) = match (&raw.mount, &name) {
             (Some(given), _) => (path::mount(&given.value, &given.place, cx.found), &given.place),
+            (None, name) if adapter(raw).for_jobs() => {
+                if name.as_ref().is_some_and(|name| [".", ".."].contains(&name.as_str())) {
+                    let here = raw.name.as_ref().map_or(place, |n| &n.place);
+                    cx.found.error(here, "this name cannot be a path", "use another name");
+                }
+                (None, place)
+            }
             (None, Some(name)) if [".", ".."].contains(&name.as_str()) => {
                 cx.found.missing(place, "mount", "this name cannot be a path", "add `mount: /PREFIX`");
                 (None, place)
@@ -44,6 +53,11 @@ pub(super) fn names(config: &Config, block: &Place, cx: &mut Context<'_>) -> Vec
             (None, None) => (None, place),
         };
         if let Some(mount) = &mount {
+            if jobs && (mount == "/jobs" || mount.starts_with("/jobs/")) {
+                let here = Place { path: place.key_path("mount"), at: here.at };
+                let cause = "under `/jobs` are the jobs of this gateway";
+                cx.found.error(&here, cause, "add `mount: /PREFIX` with another prefix");
+            }
             if let Some(first) = mounts.get(mount) {
                 let cause = format!("another upstream has this mount, at {}", first.word());
                 let here = Place { path: place.key_path("mount"), at: here.at };
@@ -98,10 +112,7 @@ fn upstream(
     cx: &mut Context<'_>,
 ) -> Option<Upstream> {
     let At { value: raw, place } = raw;
-    let adapter = match raw.adapter.as_ref().map(|a| a.value) {
-        Some(raw::Adapter::OpenAi) => Adapter::OpenAi,
-        Some(raw::Adapter::SyncFacade) | None => Adapter::SyncFacade,
-    };
+    let adapter = adapter(raw);
     let base_urls = base_urls(raw, place, cx);
     let credential = raw.credential.as_ref().and_then(|c| credential(c, cx));
     // which rules hold depends on an adapter that could not be read: say nothing about them
@@ -118,15 +129,24 @@ fn upstream(
     let timeout = cx.millis(&bounds::TIMEOUT_MS, raw.timeout_ms.as_ref());
     let idle_timeout = cx.millis(&bounds::IDLE_TIMEOUT_MS, raw.idle_timeout_ms.as_ref());
     let connect_timeout = cx.millis(&bounds::CONNECT_TIMEOUT_MS, raw.connect_timeout_ms.as_ref());
+    let poll_hosts = poll_hosts(raw, cx);
+    let poll_interval = cx.millis(&bounds::POLL_INTERVAL_MS, raw.poll_interval_ms.as_ref());
+    let operation_timeout = cx.millis(&bounds::OPERATION_TIMEOUT_MS, raw.operation_timeout_ms.as_ref());
+    if adapter_known {
+        polls(raw, place, adapter, (poll_interval, operation_timeout), jobs::served(config), cx);
+    }
     let stream_max = bounds::STREAM_MAX_MS.given(raw.stream_max_ms.as_ref(), cx.found);
     Some(Upstream {
         name: named.name.clone()?,
         adapter,
         base_urls,
-        mount: named.mount.clone()?,
+        mount: if raw.mount.is_none() && adapter.for_jobs() { None } else { Some(named.mount.clone()?) },
         sync_paths,
         all_paths: cx.all_paths,
         strict_paths: raw.strict_paths.as_ref().is_some_and(|s| s.value),
+        poll_hosts,
+        poll_interval,
+        operation_timeout,
         credential,
         pool,
         timeout,
@@ -136,6 +156,78 @@ fn upstream(
         tls,
         memory,
     })
+}
+
+/// What the upstream is; `sync-facade` where that cannot be read.
+pub(super) fn adapter(raw: &raw::Upstream) -> Adapter {
+    match raw.adapter.as_ref().map(|a| a.value) {
+        Some(raw::Adapter::SyncFacade) | None => Adapter::SyncFacade,
+        Some(raw::Adapter::OpenAi) => Adapter::OpenAi,
+        Some(raw::Adapter::AzureDiFacade) => Adapter::AzureDiFacade,
+        Some(raw::Adapter::Classify) => Adapter::Classify,
+        Some(raw::Adapter::AzureDi) => Adapter::AzureDi,
+        Some(raw::Adapter::GpuServerJob) => Adapter::GpuServerJob,
+    }
+}
+
+fn poll_hosts(raw: &raw::Upstream, cx: &mut Context<'_>) -> Vec<Authority> {
+    let mut seen: Vec<(Authority, &Place)> = Vec::new();
+    for At { value: text, place } in raw.poll_hosts.iter().flat_map(|list| &list.value) {
+        let host = match base_url::authority(text) {
+            Ok(host) => host,
+            Err((cause, cure)) => {
+                cx.found.error(place, cause, cure);
+                continue;
+            }
+        };
+        if let Some((_, first)) = seen.iter().find(|(other, _)| *other == host) {
+            let cause = format!("the same host is listed at {} already", first.word());
+            cx.found.error(place, cause, "keep one of them");
+            continue;
+        }
+        seen.push((host, place));
+    }
+    seen.into_iter().map(|(host, _)| host).collect()
+}
+
+/// What says how to poll, where nothing is polled.
+fn polls(
+    raw: &raw::Upstream,
+    block: &Place,
+    adapter: Adapter,
+    (interval, timeout): (Duration, Duration),
+    jobs: bool,
+    cx: &mut Context<'_>,
+) {
+    if let Some(hosts) = raw.poll_hosts.as_ref().filter(|_| adapter.drive() != Drive::SubmitAndPoll) {
+        let cause = format!("`poll_hosts` has no meaning for the adapter `{}`", adapter.name());
+        let cure = "remove it: it is for `azuredi-facade` and `azure-di` alone";
+        cx.found.error(&hosts.place, cause, cure);
+    }
+    let given = [
+        ("poll_interval_ms", raw.poll_interval_ms.as_ref()),
+        ("operation_timeout_ms", raw.operation_timeout_ms.as_ref()),
+    ];
+    let mut first: Option<&Place> = None;
+    for (key, number) in given {
+        let Some(At { place, .. }) = number else { continue };
+        if adapter.drive() == Drive::OnePost {
+            no_meaning(key, place, adapter, cx);
+        } else if !jobs {
+            let cause = format!("`{key}` has no effect: it is for jobs, and there are none");
+            cx.found.warning(place, cause, "add `jobs: {}` at the top level, or remove it");
+        }
+        first = first.or(Some(place));
+    }
+    let told = given.iter().any(|(key, _)| cx.found.explains(&block.key_path(key)));
+    if let Some(place) = first.filter(|_| interval >= timeout && !told) {
+        let cause = format!(
+            "no operation is ever polled: the wait of {} ms is not below the {} ms of the whole",
+            interval.as_millis(),
+            timeout.as_millis()
+        );
+        cx.found.error(place, cause, "lower `poll_interval_ms` or raise `operation_timeout_ms`");
+    }
 }
 
 fn base_urls(raw: &raw::Upstream, block: &Place, cx: &mut Context<'_>) -> Vec<Uri> {
@@ -186,40 +278,48 @@ fn sync_paths(
         seen.push((path, place));
     }
     let strict = raw.strict_paths.as_ref().filter(|s| s.value);
-    match adapter {
-        _ if !adapter_known => {}
-        Adapter::OpenAi => {
-            if let Some(list) = &raw.sync_paths {
-                cx.found.error(
-                    &list.place,
-                    "`sync_paths` has no meaning for the adapter `openai`",
-                    "remove it",
-                );
+    if !adapter_known {
+        return Vec::new();
+    }
+    let by_path = match adapter {
+        Adapter::SyncFacade => true,
+        Adapter::Classify => raw.mount.is_some(),
+        Adapter::OpenAi | Adapter::AzureDiFacade | Adapter::AzureDi | Adapter::GpuServerJob => false,
+    };
+    if by_path {
+        let told = cx.found.explains(&block.key_path("sync_paths"));
+        match (strict, &raw.sync_paths) {
+            (Some(strict), _) if seen.is_empty() && !told => {
+                let cause = "`strict_paths` without `sync_paths` refuses every request";
+                cx.found.error(&strict.place, cause, "list the paths in `sync_paths`");
             }
-            if let Some(strict) = strict {
-                let cause = "`strict_paths` has no meaning for the adapter `openai`";
-                cx.found.error(&strict.place, cause, "remove it");
+            (_, Some(list)) if list.value.is_empty() && !told => {
+                let cure = "list the paths that have the memory, or remove it";
+                cx.found.error(&list.place, "the list is empty", cure);
             }
+            _ => {}
         }
-        Adapter::SyncFacade => {
-            let told = cx.found.explains(&block.key_path("sync_paths"));
-            match (strict, &raw.sync_paths) {
-                (Some(strict), _) if seen.is_empty() && !told => {
-                    let cause = "`strict_paths` without `sync_paths` refuses every request";
-                    cx.found.error(&strict.place, cause, "list the paths in `sync_paths`");
-                }
-                (_, Some(list)) if list.value.is_empty() && !told => {
-                    cx.found.error(
-                        &list.place,
-                        "the list is empty",
-                        "list the paths that have the memory, or remove it",
-                    );
-                }
-                _ => {}
-            }
+        return seen.into_iter().map(|(path, _)| path).collect();
+    }
+    let given = [
+        ("sync_paths", raw.sync_paths.as_ref().map(|l| &l.place)),
+        ("strict_paths", strict.map(|s| &s.place)),
+    ];
+    for (key, place) in given {
+        let Some(place) = place else { continue };
+        if adapter == Adapter::Classify {
+            let cause = format!("`{key}` has no meaning without `mount`: jobs have the memory on every path");
+            cx.found.error(place, cause, "add `mount: /PREFIX`, or remove it");
+        } else {
+            no_meaning(key, place, adapter, cx);
         }
     }
-    seen.into_iter().map(|(path, _)| path).collect()
+    Vec::new()
+}
+
+fn no_meaning(key: &str, place: &Place, adapter: Adapter, cx: &mut Context<'_>) {
+    let cause = format!("`{key}` has no meaning for the adapter `{}`", adapter.name());
+    cx.found.error(place, cause, "remove it");
 }
 
 fn pool(raw: Option<&At<raw::Pool>>, cx: &mut Context<'_>) -> Pool {

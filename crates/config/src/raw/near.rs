@@ -75,6 +75,24 @@ const ELSEWHERE: &[(&str, &[&str], &str, &str)] = &[
         "read_ms",
         "`read_ms` bounds a look-up and `write_ms` a record",
     ),
+    (
+        "",
+        &["public_url", "external_url", "public_endpoint"],
+        "public_base_url",
+        "did you mean `public_base_url`?",
+    ),
+    (
+        "",
+        &["trusted_proxies", "trusted_proxy", "trust_proxy", "forwarded_allow_ips"],
+        "trusted_hops",
+        "did you mean `trusted_hops`?",
+    ),
+    (
+        "jobs",
+        &["enabled"],
+        "enabled",
+        "remove it: jobs are served when the block `jobs` is there, even empty as `jobs: {}`",
+    ),
 ];
 
 /// What to write instead of a key of another program: the key that is meant, and the cure.

@@ -42,6 +42,33 @@ upstreams:
 ```
 
 `POST /doc-classifier/classify` goes to `POST http://127.0.0.1:9001/classify`.
+
+Azure Document Intelligence for its own clients, which use `https://gateway.example/di` as their endpoint; and jobs, for it and for a
+service that nothing else reaches:
+
+```yaml
+listen: 0.0.0.0:8080
+public_base_url: https://gateway.example
+trusted_hops: [10.0.0.0/8]
+tenants:
+  - { id: dev_1, key: env:DEV_1_KEY }
+negative_cache: { enabled: true }
+jobs:
+  webhooks: { secret: env:WEBHOOK_SECRET }
+upstreams:
+  - name: di
+    adapter: azuredi-facade
+    base_url: https://resource.cognitiveservices.azure.com
+    mount: /
+    poll_hosts: [westeurope.api.cognitive.microsoft.com]
+    credential: { header: Ocp-Apim-Subscription-Key, value: env:DI_KEY }
+  - name: layout
+    adapter: classify
+    base_url: http://127.0.0.1:9002
+    pool: { max_in_flight: 4 }
+```
+
+`POST /jobs/layout/detect` hands a document over for `POST http://127.0.0.1:9002/detect`. At most four jobs of `layout` run at once.
 ";
 
 /// The reference of all keys: type, default, bounds and meaning.

@@ -68,7 +68,7 @@ fn the_example_of_the_design_loads() {
     assert_eq!((audit.on_full, audit.rotate_bytes, audit.keep), (OnFull::Drop, None, 5));
     assert_eq!(checked.digest.len(), 16);
     let upstream = &checked.upstreams[0];
-    assert_eq!(upstream.mount, "/doc-classifier");
+    assert_eq!(upstream.mount.as_deref(), Some("/doc-classifier"));
     assert_eq!(upstream.sync_paths, ["/classify"]);
     assert_eq!(upstream.base_urls[0].to_string(), "http://127.0.0.1:9001/");
     let credential = upstream.credential.as_ref().map(|c| c.value.expose_secret());
@@ -105,7 +105,7 @@ fn the_defaults() {
     assert_eq!(checked.http, http);
     let upstream = &checked.upstreams[0];
     assert_eq!(upstream.adapter, Adapter::SyncFacade);
-    assert_eq!(upstream.mount, "/a");
+    assert_eq!(upstream.mount.as_deref(), Some("/a"));
     let pool = Pool {
         max_in_flight: 64,
         max_queue: 1024,
@@ -180,7 +180,7 @@ upstreams:
         a.base_urls.iter().map(ToString::to_string).collect::<Vec<_>>(),
         ["https://h1/p", "https://h2:8443/"]
     );
-    assert_eq!(a.mount, "");
+    assert_eq!(a.mount.as_deref(), Some(""));
     assert!(a.strict_paths && a.stream_max == Some(Duration::from_millis(5)));
     assert_eq!(a.tls.client.as_ref().map(|c| c.cert.as_path()), Some(Path::new("/c.pem")));
     let m = a.memory.as_ref().unwrap_or_else(|| unreachable!());
@@ -207,7 +207,10 @@ fn one_url_is_enough() {
     let listen = "127.0.0.1:8080".parse().unwrap_or_else(|_| unreachable!());
     let checked = for_upstream("http://localhost:9000", listen, None).unwrap_or_else(|e| unreachable!("{e}"));
     let upstream = &checked.upstreams[0];
-    assert_eq!((upstream.name.as_str(), upstream.mount.as_str(), upstream.all_paths), ("upstream", "", true));
+    assert_eq!(
+        (upstream.name.as_str(), upstream.mount.as_deref(), upstream.all_paths),
+        ("upstream", Some(""), true)
+    );
     assert!(upstream.memory.is_some() && checked.memory.is_some() && checked.audit.is_none());
     assert_eq!(checked.admin.map(|a| a.listen), Some(DEFAULT_ADMIN));
     assert!(

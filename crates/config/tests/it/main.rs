@@ -5,8 +5,10 @@ use nevertwice_config::problem::{Problem, Problems, Severity};
 use nevertwice_config::secret::Given;
 use nevertwice_config::{Loaded, from_text};
 
+mod azure;
 mod example;
 mod holds;
+mod jobs;
 mod judged;
 mod keys;
 mod network;

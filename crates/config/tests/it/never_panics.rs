@@ -13,6 +13,9 @@ audit: { file: a, rotate_bytes: 4096, keep: 3, on_full: drop }
 limits: { body_max_bytes: 5, spill_dir: /tmp }
 http: { h2: true, header_max_bytes: 65536 }
 drain_s: 30
+public_base_url: https://gw.example:8443/ai
+trusted_hops: [10.0.0.0/8, "::1", 192.0.2.7]
+jobs: { max_attempts: 3, retention_s: 60, retry_first_ms: 5, webhooks: { secret: env:W, allow_private: true } }
 negative_cache: { enabled: true, ttl_s: 5, statuses: [400, 422], key_secret: env:K }
 upstreams:
   - name: a
@@ -30,6 +33,8 @@ upstreams:
       status_ttl_s: { 422: 3 }
       mass_refusal_guard: { share: 0.5 }
       loop_breaker: { enabled: true, failures: 3, hold_s: 9 }
+  - { name: di, adapter: azuredi-facade, base_url: http://d, poll_hosts: [e, "[::1]:1"], poll_interval_ms: 10 }
+  - { name: gpu, adapter: gpuserver-job, base_url: http://g, operation_timeout_ms: 60000 }
 "#;
 
 /// What is put in somewhere: words with a meaning in YAML or here.
@@ -96,6 +101,10 @@ const BITS: &[&str] = &[
     "413: 5",
     "redis://",
     "rediss-cluster://",
+    "azure-di",
+    "classify",
+    "/0",
+    "*",
     ",",
 ];
 
@@ -149,7 +158,7 @@ proptest! {
 
     #[test]
     fn lines_moved_and_indented(
-        moves in prop::collection::vec((0..26_usize, 0..26_usize, 0..4_usize), 1..5),
+        moves in prop::collection::vec((0..32_usize, 0..32_usize, 0..4_usize), 1..5),
     ) {
         let mut lines: Vec<String> = SEED.lines().map(str::to_owned).collect();
         for (from, to, indent) in moves {

@@ -65,12 +65,15 @@ fn walk_items(path: &str, schema: &Value, numbers: &mut usize) {
     }
 }
 
-/// The YAML example of the reference is a configuration that holds.
+/// The YAML examples of the reference are configurations that hold.
 #[test]
-fn the_example_of_the_reference_loads() {
+fn the_examples_of_the_reference_load() {
     let markdown = schema::markdown();
-    let example =
-        markdown.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap_or_default();
-    let loaded = nevertwice_config::from_text(example, "gw.yaml", &nevertwice_config::secret::Unresolved);
-    assert_eq!(loaded.map(|l| l.warnings).unwrap_or_else(|e| unreachable!("{e}")), []);
+    let examples: Vec<_> =
+        markdown.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(examples.len(), 2);
+    for example in examples {
+        let loaded = nevertwice_config::from_text(example, "gw.yaml", &nevertwice_config::secret::Unresolved);
+        assert_eq!(loaded.map(|l| l.warnings).unwrap_or_else(|e| unreachable!("{e}")), []);
+    }
 }

@@ -31,6 +31,12 @@ fn a_literal_secret_is_refused_without_an_echo() {
         top(&format!("admin:\n  token: env:ONE\n {LITERAL}\n")),
         top(&format!("tenants: [{{id: a, key: {LITERAL}}}]")),
         top(&format!("tenants: [{{id: a, key_sha256: {LITERAL}}}]")),
+        top(&format!("jobs: {{webhooks: {{secret: {LITERAL}}}}}")),
+        top(&format!("jobs: {{webhooks: {LITERAL}}}")),
+        top(&format!("public_base_url: 'https://user:{LITERAL}@h'")),
+        top(&format!("public_base_url: 'https://h?key={LITERAL}'")),
+        top(&format!("trusted_hops: ['{LITERAL}']")),
+        up(&format!("adapter: azure-di\npoll_hosts: ['user:{LITERAL}@h', '{LITERAL} x']")),
         top(&format!("tenants: [{LITERAL}]")),
         top(&format!("drain_s: {LITERAL}")),
         top(&format!("negative_cache: {{enabled: {LITERAL}}}")),
@@ -59,13 +65,14 @@ fn a_literal_secret_is_refused_without_an_echo() {
 #[test]
 fn a_resolved_secret_is_in_no_output() {
     let text = format!(
-        "admin: {{token: env:A}}\ntenants: [{{id: t, key: env:B}}]\nnegative_cache: {{enabled: true, key_secret: file:k}}\n{}",
+        "admin: {{token: env:A}}\njobs: {{webhooks: {{secret: env:W}}}}\ntenants: [{{id: t, key: env:B}}]\nnegative_cache: {{enabled: true, key_secret: file:k}}\n{}",
         up("credential: {header: X-Key, value: env:C}")
     );
     let secrets = Given::default()
         .with_env("A", "hunter2-a")
         .with_env("B", "hunter2-b")
         .with_env("C", "hunter2-c")
+        .with_env("W", "hunter2-hunter2-hunter2-hunter2")
         .with_file("k", "hunter2-hunter2-hunter2\n");
     let loaded = from_text(&text, "gw.yaml", &secrets).unwrap_or_else(|e| unreachable!("{e}"));
     let key = loaded
@@ -81,12 +88,13 @@ fn a_resolved_secret_is_in_no_output() {
         .with_env("A", "hunter2 a")
         .with_env("B", "hunter2\tb")
         .with_env("C", "hunter2\nc")
+        .with_env("W", "hunter2-too-short")
         .with_file("k", " \n");
     let problems = match from_text(&text, "gw.yaml", &wrong) {
         Ok(_) => unreachable!(),
         Err(problems) => problems,
     };
-    assert_eq!(problems.errors(), 4, "{problems}");
+    assert_eq!(problems.errors(), 5, "{problems}");
     assert!(!format!("{problems} {problems:?}").contains("hunter2"));
 }
 

@@ -60,7 +60,7 @@ fn exact_texts() {
 
 const KITCHEN_SINK: &str = r#"
 listen: ["8080", 127.0.0.1:9090]
-public_base_url: https://x
+public_base_url: gw.example
 identity: { tenant_header: Authorization }
 tenants:
   - id: dev 1
@@ -87,7 +87,7 @@ negative_cache:
   max_entries: &m 5
 upstreams:
   - name: doc-classifier
-    adapter: azure-di
+    adapter: azure
     base_url: http://user:hunter2@h
     mount: doc/
     sync_path: [/classify]

@@ -72,6 +72,7 @@ pub(crate) struct Outbound {
 enum Source {
     Held(HeldBody),
     Client(Coming),
+    Nothing,
 }
 
 /// A client's body that has not been taken yet. It is taken when a connection asks for its first byte, so that a request
@@ -131,6 +132,13 @@ impl Outbound {
             sleep: None,
         });
         Self { source, progress, _place: place }
+    }
+
+    /// No body.
+    pub(crate) fn nothing(place: Arc<Permit>) -> Self {
+        let progress = Progress::new();
+        progress.ended.store(true, Ordering::Relaxed);
+        Self { source: Source::Nothing, progress, _place: place }
     }
 
     pub(crate) fn progress(&self) -> Arc<Progress> {
@@ -290,6 +298,7 @@ impl Body for Outbound {
                 chunk.map(|c| c.map_err(|_| BodyFault(OwnCode::SpillFailed)))
             }
             Source::Client(body) => std::task::ready!(body.poll(cx)),
+            Source::Nothing => None,
         };
         Poll::Ready(match chunk {
             Some(Ok(chunk)) => {
@@ -312,6 +321,7 @@ impl Body for Outbound {
         match &self.source {
             Source::Held(body) => body.sent >= body.body.outbound_length(),
             Source::Client(body) => body.ended,
+            Source::Nothing => true,
         }
     }
 
@@ -319,6 +329,7 @@ impl Body for Outbound {
         match &self.source {
             Source::Held(body) => SizeHint::with_exact(body.body.outbound_length() - body.sent),
             Source::Client(body) => body.hint,
+            Source::Nothing => SizeHint::with_exact(0),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What the exchanges of a connection and the connection itself tell each other.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
@@ -10,9 +11,18 @@ use futures_util::task::AtomicWaker;
 /// How often an exchange that waits and reads nothing looks whether its client is there still.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) addr: SocketAddr,
+    pub(crate) tls: bool,
+}
+
 /// The exchanges of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Exchanges {
+    /// `None` = the gateway itself.
+    caller: Option<Caller>,
     under_way: AtomicUsize,
     begun: AtomicU64,
     /// Woken when the last one under way ends.
@@ -26,6 +36,10 @@ pub(crate) struct Exchanges {
 pub(crate) type OnConnection = Arc<Exchanges>;
 
 impl Exchanges {
+    pub(crate) fn with(caller: Caller) -> Self {
+        Self { caller: Some(caller), ..Self::default() }
+    }
+
     /// Whether one is under way.
     pub(crate) fn any(&self) -> bool {
         self.under_way.load(Ordering::Acquire) > 0
@@ -61,6 +75,11 @@ impl Exchanging {
         on.under_way.fetch_add(1, Ordering::AcqRel);
         on.begun.fetch_add(1, Ordering::Relaxed);
         Self(Arc::clone(on))
+    }
+
+    /// Who is at the other end.
+    pub(super) fn caller(&self) -> Option<Caller> {
+        self.0.caller
     }
 
     /// Ends when the client has left. For an exchange on HTTP/1 that does not read its body: the HTTP library sees a client's

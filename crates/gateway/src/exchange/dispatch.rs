@@ -17,17 +17,20 @@ pub(super) async fn send(
     place: &Arc<Permit>,
     record: &mut Record,
 ) -> Result<Response<Incoming>, Rejection> {
-    let Call { plan, head, body, .. } = call;
+    let Call { plan, head, body, polled, .. } = call;
     let upstream = &plan.upstream;
     // taken back when nothing was sent; a call that is cut short stays one
     record.attempts = 1;
     let began = Instant::now();
-    let answer = upstream.client.send(&plan.path, head, || {
+    let mut outbound = || {
         let body = body.outbound(place);
         record.upload = Some(body.progress());
         body
-    });
-    let answer = answer.await;
+    };
+    let answer = match polled {
+        Some(polled) => upstream.client.send_at(&polled.authority, &polled.path, head, outbound()).await,
+        None => upstream.client.send(&plan.path, head, outbound).await,
+    };
     record.upstream_wait = began.elapsed();
     answer.map_err(|error| {
         record.end = Some(error.detail);

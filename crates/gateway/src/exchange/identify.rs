@@ -63,6 +63,14 @@ impl Tenants {
         self.by_id.keys().cloned().collect()
     }
 
+    /// The tenant of this id, for what the gateway does by itself on its behalf; `None` = it is not configured any more.
+    pub(crate) fn named(&self, id: &TenantId) -> Option<Arc<Tenant>> {
+        match &self.anyone {
+            Some(anyone) => Some(Arc::clone(anyone)).filter(|anyone| anyone.id == *id),
+            None => self.by_name(id.clone()),
+        }
+    }
+
     fn by_key(&self, presented: &[u8]) -> Option<Arc<Tenant>> {
         let hash = KeyHash::of(presented);
         let found = self.by_key.get(&hash)?;

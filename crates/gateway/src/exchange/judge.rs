@@ -17,10 +17,13 @@ use nevertwice_domain::profile::{
 use nevertwice_domain::status::RefusalStatus;
 
 use super::intake::Document;
+use super::operation::{self, News};
+use super::plan::Plan;
 use super::recall::{Call, CallBody};
 use super::{Rejection, hold};
 use crate::Shared;
 use crate::body::budget::Reservation;
+use crate::jobs::Room;
 use crate::memory::UpstreamGuard;
 
 /// What an upstream can tell before it has read the document: that it is too long, or of the wrong type.
@@ -29,22 +32,29 @@ const SEEN_IN_THE_HEAD: [u16; 2] = [413, 415];
 /// How much is read of a refusal that is longer than what is kept of one, where the profile says what may be left out, in bytes.
 const LONGEST_REFUSAL: u64 = 8 * 1024 * 1024;
 
+/// A result up to this length is read without asking for room.
+const SMALL_RESULT: u64 = 64 << 10;
+
 /// The longest header value that a replay keeps, in bytes.
 const MAX_FIELD: usize = 4096;
 
 /// An upstream's answer, and what it means.
 pub(crate) struct Answer {
-    pub(super) head: response::Parts,
-    pub(super) body: AnswerBody,
+    pub(crate) head: response::Parts,
+    pub(crate) body: AnswerBody,
     /// Of a body that is too long to keep: what is left without the values that the profile says may be left out.
     pub(super) reduced: Option<Bytes>,
-    pub(super) meaning: Meaning,
+    pub(crate) meaning: Meaning,
+    /// What it says of an operation.
+    pub(crate) news: Option<News>,
     /// When the head arrived.
-    pub(super) at: Instant,
+    pub(crate) at: Instant,
+    /// Whether it was recorded as a verdict.
+    pub(super) remembered: bool,
 }
 
 /// The body, as far as it was read.
-pub(super) enum AnswerBody {
+pub(crate) enum AnswerBody {
     /// Not at all.
     Live(Incoming),
     /// To its end.
@@ -55,7 +65,7 @@ pub(super) enum AnswerBody {
 
 /// What an answer means for the memory.
 #[derive(Debug)]
-pub(super) enum Meaning {
+pub(crate) enum Meaning {
     /// Nothing.
     Nothing,
     /// The document is fine.
@@ -67,6 +77,15 @@ pub(super) enum Meaning {
 }
 
 impl Answer {
+    /// One that is not reduced, and says nothing of an operation.
+    pub(crate) fn new(head: response::Parts, body: AnswerBody, meaning: Meaning, at: Instant) -> Self {
+        Self { head, body, reduced: None, meaning, news: None, at, remembered: false }
+    }
+
+    pub(super) fn status(&self) -> StatusCode {
+        self.head.status
+    }
+
     /// How the exchange ends with it.
     pub(super) fn outcome(&self) -> Outcome {
         match self.meaning {
@@ -92,21 +111,24 @@ impl Answer {
 pub(super) async fn judge(
     gateway: &Shared,
     call: &Call,
-    answer: Response<Incoming>,
+    mut answer: Response<Incoming>,
     uploaded: bool,
 ) -> Result<Answer, Rejection> {
     let at = Instant::now();
+    let begun = operation::begun(&call.plan, &mut answer)?;
+    if let Some(polled) = &call.polled {
+        return operation::judge(gateway, call, polled, answer).await;
+    }
     let (head, body) = answer.into_parts();
+    if let Some(address) = begun {
+        // of the document it says nothing yet
+        let (body, news) = (AnswerBody::Live(body), Some(News::Begun(address)));
+        return Ok(Answer { news, ..Answer::new(head, body, Meaning::Nothing, at) });
+    }
     let (Some(_), Some(memory), Some(guard), Some(guarded)) =
         (&call.asked, &gateway.memory, &call.plan.upstream.guard, &call.plan.guarded)
     else {
-        return Ok(Answer {
-            head,
-            body: AnswerBody::Live(body),
-            reduced: None,
-            meaning: Meaning::Nothing,
-            at,
-        });
+        return Ok(Answer::new(head, AnswerBody::Live(body), Meaning::Nothing, at));
     };
     let rules = &guard.rules;
     let profile = &*guarded.profile;
@@ -142,7 +164,7 @@ pub(super) async fn judge(
                 }
                 false => AnswerBody::Live(body),
             };
-            return Ok(Answer { head, body, reduced: None, meaning, at });
+            return Ok(Answer::new(head, body, meaning, at));
         }
     };
     let reach = Reach {
@@ -151,7 +173,8 @@ pub(super) async fn judge(
         wait: rules.judge_wait,
     };
     let (body, reason) = read(body, reach).await?;
-    let mut answer = Answer { head, body, reduced: None, meaning: Meaning::NotRecorded(reason), at };
+    let meaning = Meaning::NotRecorded(reason);
+    let mut answer = Answer::new(head, body, meaning, at);
     let AnswerBody::Whole(whole) = &answer.body else { return Ok(answer) };
     if whole.len() as u64 > memory.max_body_bytes {
         // before it is judged: a judgement takes many times the memory of what it reads
@@ -163,8 +186,9 @@ pub(super) async fn judge(
         }
     }
     let Some(body) = answer.judged() else { return Ok(answer) };
-    let reference = reference(call, profile, at + rules.judge_wait).await;
-    let request = RequestFacts { reference, ..facts(call) };
+    let request = Request::of(call);
+    let reference = reference(&request, profile, at + rules.judge_wait).await;
+    let request = RequestFacts { reference, ..facts(&request) };
     let seen = profile::Answer { status: answer.head.status, headers: &answer.head.headers, body };
     answer.meaning = match profile.judge(&request, &seen, &guard.terms()) {
         Judgement::Verdict(verdict) => Meaning::Verdict(status, verdict),
@@ -174,26 +198,41 @@ pub(super) async fn judge(
     Ok(answer)
 }
 
+/// The request that was answered.
+pub(super) struct Request<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) body: &'a CallBody,
+    pub(super) content_type: Option<&'a HeaderValue>,
+    pub(super) is_opaque: bool,
+}
+
+impl<'a> Request<'a> {
+    fn of(call: &'a Call) -> Self {
+        let Call { plan, body, content_type, is_opaque, .. } = call;
+        Self { plan, body, content_type: content_type.as_ref(), is_opaque: *is_opaque }
+    }
+}
+
 /// What the rules want to know of the request, but for [`reference`].
-fn facts(call: &Call) -> RequestFacts {
+pub(super) fn facts(request: &Request<'_>) -> RequestFacts {
     // as the key has it: what the key does not tell apart, a rule cannot
     let text = |value: &HeaderValue| {
-        let form = matches!(&call.body, CallBody::Document(document) if document.form);
+        let form = matches!(request.body, CallBody::Document(document) if document.form);
         String::from_utf8_lossy(&fields::content_type(value.as_bytes(), form)).into_owned()
     };
-    RequestFacts { phase: Phase::Submit, content_type: call.content_type.as_ref().map(text), reference: None }
+    RequestFacts { phase: Phase::Submit, content_type: request.content_type.map(text), reference: None }
 }
 
 /// Whether the request names its input by reference: looked for in all of it, which may be long and on disk.
-async fn reference(call: &Call, profile: &Profile, until: Instant) -> Option<Reference> {
+pub(super) async fn reference(request: &Request<'_>, profile: &Profile, until: Instant) -> Option<Reference> {
     if profile.references().is_empty() {
         return None;
     }
-    let content_type = call.content_type.as_ref().map(HeaderValue::as_bytes);
+    let content_type = request.content_type.map(HeaderValue::as_bytes);
     let mut search = ReferenceSearch::new(profile.references(), profile.documents(), content_type);
-    search.query(call.plan.path.query().unwrap_or_default().as_bytes());
-    match &call.body {
-        CallBody::Document(_) if call.is_opaque => {
+    search.query(request.plan.path.query().unwrap_or_default().as_bytes());
+    match request.body {
+        CallBody::Document(_) if request.is_opaque => {
             search.unreadable();
             search.finish()
         }
@@ -205,7 +244,36 @@ async fn reference(call: &Call, profile: &Profile, until: Instant) -> Option<Ref
             }
         }
         // a guarded call always holds its document
-        CallBody::Passing(_) => Some(Reference::Unsure),
+        CallBody::Passing(_) | CallBody::Nothing => Some(Reference::Unsure),
+    }
+}
+
+/// What an operation that failed says of its document, where the gateway itself has followed it from the submit.
+pub(crate) async fn failed_operation(
+    gateway: &Shared,
+    call: &Call,
+    headers: &HeaderMap,
+    body: &Bytes,
+    at: Instant,
+) -> Meaning {
+    let (Some(_), Some(memory), Some(guard), Some(guarded)) =
+        (&call.asked, &gateway.memory, &call.plan.upstream.guard, &call.plan.guarded)
+    else {
+        return Meaning::NotRecorded(NotRecorded::Unclassified);
+    };
+    if body.len() as u64 > memory.max_body_bytes {
+        return Meaning::NotRecorded(NotRecorded::BodyTooLarge);
+    }
+    let asked = Request::of(call);
+    let reference = reference(&asked, &guarded.profile, at + guard.rules.judge_wait).await;
+    let request = RequestFacts { phase: Phase::Poll, reference, ..facts(&asked) };
+    // a `Retry-After` on a poll speaks of the next poll, and `no-store` of this answer: the operation is over, so neither counts
+    let answer = profile::Answer { status: StatusCode::OK, headers, body };
+    match guarded.profile.judge(&request, &answer, &guard.terms()) {
+        Judgement::Verdict(verdict) => Meaning::Verdict(RefusalStatus::failed_operation(), verdict),
+        // failed, and no shape of the profile says so
+        Judgement::Accepted => Meaning::NotRecorded(NotRecorded::Unclassified),
+        Judgement::Not(reason) => Meaning::NotRecorded(reason),
     }
 }
 
@@ -251,14 +319,15 @@ async fn judge_200(
     };
     let bytes = match read(body, Reach { kept: cap, beyond: None, wait: rules.judge_wait }).await? {
         (AnswerBody::Whole(bytes), _) => bytes,
-        (body, _) => return Ok(Answer { head, body, reduced: None, meaning: Meaning::Accepted, at }),
+        (body, _) => return Ok(Answer::new(head, body, Meaning::Accepted, at)),
     };
-    let mut request = facts(call);
+    let asked = Request::of(call);
+    let mut request = facts(&asked);
     let answer = profile::Answer { status: head.status, headers: &head.headers, body: &bytes };
     let mut judgement = profile.judge(&request, &answer, &guard.terms());
     // most are successes, and their requests need not be looked through
     if judgement != Judgement::Accepted {
-        request.reference = reference(call, profile, at + rules.judge_wait).await;
+        request.reference = reference(&asked, profile, at + rules.judge_wait).await;
         judgement = profile.judge(&request, &answer, &guard.terms());
     }
     let meaning = match judgement {
@@ -269,7 +338,7 @@ async fn judge_200(
             forbidden.map_or(verdict, Meaning::NotRecorded)
         }
     };
-    Ok(Answer { head, body: AnswerBody::Whole(bytes), reduced: None, meaning, at })
+    Ok(Answer::new(head, AnswerBody::Whole(bytes), meaning, at))
 }
 
 /// Whether the answer says that its body is one JSON text, and no stream of them (`application/stream+json`).
@@ -291,13 +360,13 @@ fn is_reducible(profile: &Profile, headers: &HeaderMap) -> bool {
 }
 
 /// How far an answer is read.
-struct Reach {
+pub(super) struct Reach {
     /// What is kept of it at most, in bytes.
-    kept: u64,
+    pub(super) kept: u64,
     /// Where more is read than is kept: the memory that it is counted in, on top of [`LONGEST_REFUSAL`] as its bound.
-    beyond: Option<Reservation>,
+    pub(super) beyond: Option<Reservation>,
     /// How long it may take.
-    wait: Duration,
+    pub(super) wait: Duration,
 }
 
 impl Reach {
@@ -322,7 +391,10 @@ impl Reach {
 }
 
 /// Reads a body: to its end, or until it is too long or too late to be remembered.
-async fn read(mut body: Incoming, mut reach: Reach) -> Result<(AnswerBody, NotRecorded), Rejection> {
+pub(super) async fn read(
+    mut body: Incoming,
+    mut reach: Reach,
+) -> Result<(AnswerBody, NotRecorded), Rejection> {
     let until = tokio::time::Instant::now() + reach.wait;
     let mut chunks: Vec<Bytes> = Vec::new();
     let mut length = 0;
@@ -341,6 +413,49 @@ async fn read(mut body: Incoming, mut reach: Reach) -> Result<(AnswerBody, NotRe
         if !chunk.is_empty() {
             chunks.push(chunk);
         }
+    }
+}
+
+/// Reads what is left of a body, in memory of `room`.
+pub(crate) async fn to_the_end(
+    body: AnswerBody,
+    limit: u64,
+    idle: Duration,
+    room: &Room,
+) -> Result<Bytes, Rejection> {
+    let (mut chunks, mut rest) = match body {
+        AnswerBody::Whole(bytes) if bytes.len() as u64 > limit => return Err(OwnCode::ResultTooLarge.into()),
+        AnswerBody::Whole(bytes) => return Ok(bytes),
+        AnswerBody::Live(rest) => (Vec::new(), rest),
+        AnswerBody::Begun(chunks, rest) => (chunks, rest),
+    };
+    let mut length: u64 = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+    let stated = rest.size_hint().exact().map(|rest| length + rest);
+    if length > limit || stated.is_some_and(|all| all > limit) {
+        return Err(OwnCode::ResultTooLarge.into());
+    }
+    let mut held = None;
+    loop {
+        if length > SMALL_RESULT && held.is_none() {
+            held = Some(room.take(stated.unwrap_or(limit)).await);
+        }
+        let frame = tokio::time::timeout(idle, rest.frame()).await;
+        let chunk = match frame.map_err(|_| Rejection::from(OwnCode::UpstreamTimeout))? {
+            Some(Err(error)) => return Err(broken(&error).into()),
+            Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+            None => {
+                let whole = chunks.concat().into();
+                return Ok(match held {
+                    Some(held) => held.holding(whole),
+                    None => whole,
+                });
+            }
+        };
+        length += chunk.len() as u64;
+        if length > limit {
+            return Err(OwnCode::ResultTooLarge.into());
+        }
+        chunks.push(chunk);
     }
 }
 
@@ -365,14 +480,14 @@ fn broken(error: &hyper::Error) -> OwnCode {
 }
 
 /// A body without a length ends when the connection does (RFC 9112 section 6.3): whether it is complete cannot be known.
-fn ends_with_the_connection(head: &response::Parts, body: &Incoming) -> bool {
+pub(crate) fn ends_with_the_connection(head: &response::Parts, body: &Incoming) -> bool {
     head.version < Version::HTTP_2
         && body.size_hint().exact().is_none()
         && !head.headers.contains_key(header::TRANSFER_ENCODING)
         && head.status != StatusCode::NO_CONTENT
 }
 
-fn fields_too_large(head: &response::Parts) -> bool {
+pub(crate) fn fields_too_large(head: &response::Parts) -> bool {
     [header::CONTENT_TYPE, header::CONTENT_ENCODING, header::CONTENT_LANGUAGE]
         .iter()
         .any(|name| head.headers.get_all(name).iter().map(|v| v.len() + 2).sum::<usize>() > MAX_FIELD + 2)

@@ -4,17 +4,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::request::Parts;
-use http::{HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use nevertwice_config::checked::Mode;
 use nevertwice_domain::canonical::fields;
 use nevertwice_domain::entry::Entry;
-use nevertwice_domain::fingerprint::{KeyBase, KeyInput, fingerprint};
+use nevertwice_domain::fingerprint::{DeploymentKey, Fingerprint, KeyBase, KeyInput, fingerprint};
+use nevertwice_domain::operation::Operation;
 use nevertwice_domain::tenant::UpstreamName;
 use nevertwice_store::redis::RemoteLanding;
 use nevertwice_store::{Fence, Lease};
 
 use super::account::Record;
 use super::intake::{Document, Taken};
+use super::operation::{self, Minted, Polled};
 use super::plan::Plan;
 use super::{Rejection, headers, hold};
 use crate::Shared;
@@ -38,11 +40,17 @@ pub(super) enum Known {
     Refused(Arc<Entry>),
     /// The upstream has failed on this again and again, and is spared it for a while.
     Held(Held),
+    /// The upstream's operations on this have failed before: here is one that will have.
+    Minted(Minted),
+    /// An operation of the gateway's own making, polled.
+    Failed(Arc<Operation>),
+    /// One that was deleted.
+    Removed,
 }
 
 /// A request that goes upstream.
 pub(crate) struct Call {
-    pub(super) plan: Plan,
+    pub(crate) plan: Plan,
     /// Method and header fields as they go up.
     pub(super) head: Parts,
     pub(super) body: CallBody,
@@ -52,12 +60,16 @@ pub(crate) struct Call {
     pub(super) content_type: Option<HeaderValue>,
     /// Its body is in a content coding, or of several types: nobody here knows what it says.
     pub(super) is_opaque: bool,
+    /// The operation that it asks for.
+    pub(super) polled: Option<Box<Polled>>,
 }
 
 /// A body that goes upstream.
 pub(super) enum CallBody {
     Document(Box<Document>),
     Passing(ClientBody),
+    /// There is none.
+    Nothing,
 }
 
 /// A guarded request that the memory does not know.
@@ -72,7 +84,8 @@ pub(super) struct Asked {
 impl Call {
     /// Whether others wait for how this attempt lands.
     pub(super) fn leads(&self) -> bool {
-        self.asked.as_ref().and_then(|a| a.attempt.as_ref()).is_some_and(Attempt::leads)
+        let teaches = self.polled.as_ref().is_some_and(|polled| polled.pending().is_some());
+        teaches || self.asked.as_ref().and_then(|a| a.attempt.as_ref()).is_some_and(Attempt::leads)
     }
 
     /// Whether the client's body has not been read.
@@ -101,6 +114,7 @@ impl CallBody {
         match self {
             Self::Document(document) => Outbound::held(document.body.clone(), Arc::clone(place)),
             Self::Passing(body) => Outbound::client(body, Arc::clone(place)),
+            Self::Nothing => Outbound::nothing(Arc::clone(place)),
         }
     }
 }
@@ -120,13 +134,11 @@ pub(super) async fn recall(
             head.headers = headers::passing(&head.headers, &gateway.tenants, &upstream, &record.trace);
             headers::set_credential(&mut head.headers, &upstream);
             let body = match taken {
-                Taken::Passing(body) => CallBody::Passing(ClientBody::new(
-                    body,
-                    gateway.body_bounds(upstream.config.idle_timeout),
-                )),
+                Taken::Passing(body) => CallBody::passing(gateway, &plan, body),
                 Taken::Document(document) => CallBody::Document(document),
             };
-            let call = Call { plan, head, body, asked: None, content_type: None, is_opaque: true };
+            let call =
+                Call { plan, head, body, asked: None, content_type: None, is_opaque: true, polled: None };
             return Ok(Recall::Unknown(Box::new(call)));
         }
     };
@@ -137,12 +149,15 @@ pub(super) async fn recall(
     let key = key(memory, guard, &base, &plan, &head, &document);
     record.fingerprint = Some(key.fingerprint);
     if let Some(known) = spared(gateway, memory, guard, &upstream, &key).await {
-        return Ok(Recall::Known(known));
+        return Ok(Recall::Known(operation::mint(gateway, &plan, known).await));
     }
     let mut asked = match guard.rules.mode {
         Mode::Enforce => match ask(memory, guard, &plan, key, record).await {
             Ok(asked) => asked,
-            Err(entry) => return Ok(Recall::Known(Known::Refused(entry))),
+            Err(entry) => {
+                let known = operation::mint(gateway, &plan, Known::Refused(entry)).await;
+                return Ok(Recall::Known(known));
+            }
         },
         Mode::Observe => observe(memory, guard, &plan, key, record).await,
     };
@@ -158,7 +173,57 @@ pub(super) async fn recall(
     let is_opaque = headers::is_opaque(&head.headers);
     headers::set_credential(&mut head.headers, &upstream);
     let body = CallBody::Document(document);
-    Ok(Recall::Unknown(Box::new(Call { plan, head, body, asked: Some(asked), content_type, is_opaque })))
+    let asked = Some(asked);
+    Ok(Recall::Unknown(Box::new(Call { plan, head, body, asked, content_type, is_opaque, polled: None })))
+}
+
+/// The refusal that this document is known to meet. Nobody is waited for, and no attempt begins; in `mode: observe` nothing is known.
+pub(super) async fn remembered(
+    gateway: &Shared,
+    plan: &Plan,
+    head: &Parts,
+    document: &Document,
+    record: &mut Record,
+) -> Option<Arc<Entry>> {
+    let (memory, guard) = (gateway.memory.as_ref()?, plan.upstream.guard.as_ref()?);
+    let key = key(memory, guard, &plan.guarded.as_ref()?.base, plan, head, document);
+    record.fingerprint = Some(key.fingerprint);
+    match guard.rules.mode {
+        Mode::Enforce => memory.known(&key, plan.upstream.name(), guard).await,
+        Mode::Observe => None,
+    }
+}
+
+/// The same for equal requests: of everything that goes up, and of nothing that an operator may change meanwhile.
+pub(super) fn request_digest(plan: &Plan, head: &Parts, document: &Document) -> Fingerprint {
+    let key_headers = plan.key_headers();
+    let fields = canonical_fields(&head.headers, key_headers, document);
+    let input = KeyInput {
+        scope: plan.tenant.id.as_str(),
+        upstream: plan.upstream.name().as_str(),
+        identity: b"job request 1",
+        generation: "",
+        method: head.method.as_str(),
+        path: plan.path.path().as_bytes(),
+        query: plan.path.query().map(str::as_bytes),
+        fields: &fields,
+        body: document.digest,
+    };
+    fingerprint(&DeploymentKey::NONE, &input)
+}
+
+/// The fields that go up, as they are keyed.
+fn canonical_fields<'a>(
+    client: &'a HeaderMap,
+    key_headers: &'a [HeaderName],
+    document: &Document,
+) -> Vec<(&'a str, Vec<u8>)> {
+    headers::keyed(client, key_headers)
+        .map(|(name, value)| match name == header::CONTENT_TYPE {
+            true => (name.as_str(), fields::content_type(value.as_bytes(), document.form)),
+            false => (name.as_str(), value.as_bytes().to_vec()),
+        })
+        .collect()
 }
 
 /// The key of the outbound request. Of what a client chose, exactly what is in it goes upstream: both are made from
@@ -171,12 +236,7 @@ fn key(
     head: &Parts,
     document: &Document,
 ) -> Guarded {
-    let fields: Vec<(&str, Vec<u8>)> = headers::keyed(&head.headers, &guard.rules.key_headers)
-        .map(|(name, value)| match name == header::CONTENT_TYPE {
-            true => (name.as_str(), fields::content_type(value.as_bytes(), document.form)),
-            false => (name.as_str(), value.as_bytes().to_vec()),
-        })
-        .collect();
+    let fields = canonical_fields(&head.headers, &guard.rules.key_headers, document);
     let query = plan.path.query().and_then(|q| fields::query(q.as_bytes(), &guard.rules.ignored_query));
     let input = KeyInput {
         scope: &base.scope,
@@ -348,7 +408,7 @@ pub(super) async fn look_again(gateway: &Shared, call: &mut Call) -> Option<Know
     let (entry, fence) = memory.recall(&asked.key, upstream.name(), guard).await;
     asked.fence = fence;
     match entry {
-        Some(entry) => Some(Known::Refused(entry)),
+        Some(entry) => Some(operation::mint(gateway, &call.plan, Known::Refused(entry)).await),
         None => hold::look(gateway, upstream, &asked.key).map(Known::Held),
     }
 }

@@ -5,24 +5,26 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderName, header, response};
+use http::{HeaderMap, HeaderName, header, response};
 use nevertwice_domain::entry::{DocumentFacts, ENTRY_SCHEMA, Entry, REDUCED_SCHEMA, ReplayFields};
-use nevertwice_domain::fingerprint::DocumentDigest;
+use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
 use nevertwice_domain::profile::{DocumentSearch, NotRecorded, Verdict};
 use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::strike::LifePolicy;
-use nevertwice_domain::tenant::UpstreamName;
+use nevertwice_domain::tenant::{TenantId, UpstreamName};
+use nevertwice_store::Fence;
 use sha2::{Digest, Sha256};
 
 use super::account::Record;
-use super::hold;
-use super::identify::Tenant;
 use super::intake::Document;
 use super::judge::{Answer, AnswerBody, Meaning};
-use super::recall::{Asked, Call, CallBody};
+use super::operation::News;
+use super::plan::Plan;
+use super::recall::{Call, CallBody};
+use super::{Rejection, hold, operation};
 use crate::Shared;
 use crate::memory::unclassified::Refusal;
-use crate::memory::{Attempt, Landing, Memory, UpstreamGuard};
+use crate::memory::{Attempt, Guarded, Landing, Memory, UpstreamGuard};
 
 /// The time that is left for the store when the judgement took all of `judge_wait`.
 const LEAST_WAIT: Duration = Duration::from_millis(50);
@@ -31,18 +33,25 @@ const LEAST_WAIT: Duration = Duration::from_millis(50);
 pub(super) async fn remember(
     gateway: &Shared,
     call: Box<Call>,
-    answer: Answer,
+    mut answer: Answer,
     record: &mut Record,
-) -> Answer {
+) -> Result<Answer, Rejection> {
+    if call.polled.is_some() {
+        return Ok(operation::learn(gateway, call, answer, record).await);
+    }
+    if let Some(News::Begun(address)) = answer.news.take() {
+        operation::open(gateway, call, &address, &mut answer, record).await?;
+        return Ok(answer);
+    }
     let Call { plan, body, asked, .. } = *call;
     let upstream = &plan.upstream;
     let (Some(mut asked), Some(memory), Some(guard)) = (asked, &gateway.memory, &upstream.guard) else {
-        return answer;
+        return Ok(answer);
     };
-    let Some(attempt) = asked.attempt.take() else { return answer };
+    let Some(attempt) = asked.attempt.take() else { return Ok(answer) };
     let document = match &body {
         CallBody::Document(document) => Some(document.as_ref()),
-        CallBody::Passing(_) => None,
+        CallBody::Passing(_) | CallBody::Nothing => None,
     };
     hold::take_note(gateway, &plan, &asked.key, document, &answer, record).await;
     let landing = match (&answer.meaning, &body) {
@@ -54,18 +63,7 @@ pub(super) async fn remember(
         }
         (Meaning::NotRecorded(reason), _) => {
             memory.not_recorded(*reason);
-            if let (NotRecorded::Unclassified, Some(body), Some(guarded)) =
-                (reason, answer.judged(), &plan.guarded)
-            {
-                memory.unclassified(&Refusal {
-                    upstream: upstream.name(),
-                    profile: &guarded.profile,
-                    fingerprint: asked.key.fingerprint,
-                    status: answer.head.status,
-                    headers: &answer.head.headers,
-                    body: answer.reduced.as_ref().unwrap_or(body),
-                });
-            }
+            unclassified(memory, &plan, *reason, asked.key.fingerprint, &answer);
             Landing::NoVerdict
         }
         (Meaning::Verdict(status, verdict), CallBody::Document(document)) => {
@@ -73,15 +71,24 @@ pub(super) async fn remember(
                 gateway,
                 memory,
                 guard,
-                asked: &asked,
+                key: &asked.key,
+                fence: asked.fence,
+                generation: &guard.rules.generation,
                 attempt: &attempt,
-                tenant: &plan.tenant,
+                tenant: &plan.tenant.id,
                 upstream: upstream.name(),
-                documents: plan.document_keys(),
                 status: *status,
                 verdict,
             };
-            match refused.record(document, &answer, record).await {
+            let deadline = until(guard, &answer);
+            let recorded = match facts(document, &plan, deadline).await {
+                Ok(facts) => {
+                    record.document = Some(facts.digest);
+                    refused.record(facts, &answer, deadline).await
+                }
+                Err(reason) => Err(reason),
+            };
+            match recorded {
                 Ok(()) => Landing::Verdict,
                 Err(reason) => {
                     memory.not_recorded(reason);
@@ -90,10 +97,46 @@ pub(super) async fn remember(
             }
         }
         // a guarded call always holds its document
-        (Meaning::Verdict(..), CallBody::Passing(_)) => Landing::NoVerdict,
+        (Meaning::Verdict(..), CallBody::Passing(_) | CallBody::Nothing) => Landing::NoVerdict,
     };
     attempt.land(landing);
-    answer
+    answer.remembered = landing == Landing::Verdict;
+    Ok(answer)
+}
+
+/// Shows operators a refusal that no rule knows.
+pub(super) fn unclassified(
+    memory: &Memory,
+    plan: &Plan,
+    reason: NotRecorded,
+    fingerprint: Fingerprint,
+    answer: &Answer,
+) {
+    let (NotRecorded::Unclassified, Some(body), Some(profile)) =
+        (reason, answer.judged(), plan.upstream.profile())
+    else {
+        return;
+    };
+    memory.unclassified(&Refusal {
+        upstream: plan.upstream.name(),
+        profile: &profile,
+        fingerprint,
+        status: answer.head.status,
+        headers: &answer.head.headers,
+        body,
+    });
+}
+
+/// What people know the document by, worked out until `deadline` at the latest.
+async fn facts(document: &Document, plan: &Plan, deadline: Instant) -> Result<DocumentFacts, NotRecorded> {
+    match tokio::time::timeout_at(deadline.into(), document.facts(plan.document_keys())).await {
+        Ok(Ok(facts)) => Ok(facts),
+        Ok(Err(error)) => {
+            tracing::error!(%error, "a document could not be read back from disk, its refusal is not remembered");
+            Err(NotRecorded::Incomplete)
+        }
+        Err(_) => Err(NotRecorded::Incomplete),
+    }
 }
 
 /// Until when the answer's head may wait.
@@ -101,18 +144,19 @@ pub(super) fn until(guard: &UpstreamGuard, answer: &Answer) -> Instant {
     (answer.at + guard.rules.judge_wait).max(Instant::now() + LEAST_WAIT)
 }
 
-struct Refused<'a> {
-    gateway: &'a Shared,
-    memory: &'a Memory,
-    guard: &'a UpstreamGuard,
-    asked: &'a Asked,
-    attempt: &'a Attempt,
-    tenant: &'a Tenant,
-    upstream: &'a UpstreamName,
-    /// The keys under which a JSON request holds the document.
-    documents: &'a [Box<str>],
-    status: RefusalStatus,
-    verdict: &'a Verdict,
+/// A verdict, and what else is recorded with it.
+pub(super) struct Refused<'a> {
+    pub(super) gateway: &'a Shared,
+    pub(super) memory: &'a Memory,
+    pub(super) guard: &'a UpstreamGuard,
+    pub(super) key: &'a Guarded,
+    pub(super) fence: Option<Fence>,
+    pub(super) generation: &'a str,
+    pub(super) attempt: &'a Attempt,
+    pub(super) tenant: &'a TenantId,
+    pub(super) upstream: &'a UpstreamName,
+    pub(super) status: RefusalStatus,
+    pub(super) verdict: &'a Verdict,
 }
 
 impl Refused<'_> {
@@ -125,11 +169,12 @@ impl Refused<'_> {
         }
     }
 
-    async fn record(
+    /// Records it until `deadline` at the latest.
+    pub(super) async fn record(
         &self,
-        document: &Document,
+        document: DocumentFacts,
         answer: &Answer,
-        record: &mut Record,
+        deadline: Instant,
     ) -> Result<(), NotRecorded> {
         let (schema, body) = match (&answer.reduced, &answer.body) {
             (Some(reduced), _) => (REDUCED_SCHEMA, reduced.clone()),
@@ -137,35 +182,25 @@ impl Refused<'_> {
             (None, AnswerBody::Whole(body)) => (ENTRY_SCHEMA, Bytes::copy_from_slice(body)),
             (None, _) => return Err(NotRecorded::Incomplete),
         };
-        let deadline = until(self.guard, answer);
-        let facts = match tokio::time::timeout_at(deadline.into(), document.facts(self.documents)).await {
-            Ok(Ok(facts)) => facts,
-            Ok(Err(error)) => {
-                tracing::error!(%error, "a document could not be read back from disk, its refusal is not remembered");
-                return Err(NotRecorded::Incomplete);
-            }
-            Err(_) => return Err(NotRecorded::Incomplete),
-        };
-        record.document = Some(facts.digest);
         let now = self.gateway.clock.now();
         let life = self.life();
         let entry = Entry {
             schema,
-            fingerprint: self.asked.key.fingerprint,
-            scope: self.asked.key.scope.to_string(),
+            fingerprint: self.key.fingerprint,
+            scope: self.key.scope.to_string(),
             upstream: self.upstream.clone(),
-            generation: self.guard.rules.generation.clone(),
+            generation: self.generation.to_owned(),
             status: self.status,
             fields: replay_fields(&answer.head),
             body,
-            document: facts,
+            document,
             rule: self.verdict.rule.to_string(),
-            refused_tenant: self.tenant.id.clone(),
+            refused_tenant: self.tenant.clone(),
             first_refused_at: now,
             recorded_at: now,
             ttl_ms: life.ttl_ms(self.status),
         };
-        self.memory.record(entry, life, self.attempt, self.asked.fence, self.guard, deadline).await?;
+        self.memory.record(entry, life, self.attempt, self.fence, self.guard, deadline).await?;
         if let (Some(doubt), Some(metrics)) = (self.verdict.doubt, &self.gateway.metrics.memory) {
             metrics.doubt(doubt);
         }
@@ -174,16 +209,18 @@ impl Refused<'_> {
 }
 
 pub(super) fn replay_fields(head: &response::Parts) -> ReplayFields {
-    // several lines are one list (RFC 9110 section 5.3)
-    let field = |name: &HeaderName| {
-        let values: Vec<&[u8]> = head.headers.get_all(name).iter().map(|v| v.as_bytes()).collect();
-        (!values.is_empty()).then(|| Bytes::from(values.join(&b", "[..])))
-    };
+    let field = |name: &HeaderName| joined(&head.headers, name);
     ReplayFields {
         content_type: field(&header::CONTENT_TYPE),
         content_encoding: field(&header::CONTENT_ENCODING),
         content_language: field(&header::CONTENT_LANGUAGE),
     }
+}
+
+/// The value of a field; several lines are one list (RFC 9110 section 5.3).
+pub(super) fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<Bytes> {
+    let values: Vec<&[u8]> = headers.get_all(name).iter().map(|v| v.as_bytes()).collect();
+    (!values.is_empty()).then(|| Bytes::from(values.join(&b", "[..])))
 }
 
 impl Document {

@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, Version, header};
+use nevertwice_config::checked::Facade;
 use nevertwice_domain::entry::{Entry, ReplayFields};
 use nevertwice_domain::fingerprint::Fingerprint;
+use nevertwice_domain::operation::{Operation, Whereabouts, failed_anew};
 use nevertwice_domain::outcome::{Outcome, OwnCode};
+use nevertwice_domain::status::RefusalStatus;
 
 pub(crate) use stream::Reply;
 
@@ -17,21 +20,27 @@ use super::Rejection;
 use super::account::Record;
 use super::headers;
 use super::judge::{Answer, AnswerBody};
+use super::operation::Minted;
 use super::recall::Known;
 use crate::Shared;
+use crate::facade::azure_di::OPERATION_LOCATION;
 use crate::loop_breaker::Held;
 use crate::pool::Permit;
+use crate::upstream::Upstream;
 
 /// An answer of the upstream from before.
 pub(super) fn known(gateway: &Shared, known: &Known, record: Box<Record>) -> Response<Reply> {
     match known {
         Known::Refused(entry) => replay(gateway, entry, record),
         Known::Held(held) => self::held(held, record),
+        Known::Minted(minted) => self::minted(gateway, minted, record),
+        Known::Failed(operation) => failed(gateway, operation, record),
+        Known::Removed => removed(record),
     }
 }
 
-/// The upstream's own refusal, from the memory: marked, and byte for byte, or marked as reduced.
-fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<Reply> {
+/// Counts a replay. Returns how long the entry lives, in milliseconds.
+pub(super) fn count_replay(gateway: &Shared, entry: &Entry, record: &mut Record) -> u64 {
     let upstream = record.upstream();
     if let (Some(memory), Some(tenant)) = (&gateway.memory, record.tenant_id()) {
         memory.count_replay(entry, &tenant);
@@ -40,11 +49,18 @@ fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<
         upstream.metrics.replayed(entry.status);
     }
     record.document = Some(entry.document.digest);
+    record.fingerprint = Some(entry.fingerprint);
     let now = gateway.clock.now();
     let left_ms = match upstream.as_ref().and_then(|u| u.guard.as_ref()) {
         Some(guard) => entry.remaining_under(&guard.rules.life, now),
         None => entry.remaining_ms(now),
     };
+    left_ms.unwrap_or(0)
+}
+
+/// The upstream's own refusal, from the memory: marked, and byte for byte, or marked as reduced.
+fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<Reply> {
+    let left_ms = count_replay(gateway, entry, &mut record);
     let again = Again {
         outcome: Outcome::Replayed(entry.status),
         status: entry.status.status_code(),
@@ -54,19 +70,70 @@ fn replay(gateway: &Shared, entry: &Entry, mut record: Box<Record>) -> Response<
         fingerprint: &entry.fingerprint,
         marker: "HIT",
         detail: "refusal",
-        age_ms: now.since_ms(entry.recorded_at),
-        left_ms: left_ms.unwrap_or(0),
+        age_ms: gateway.clock.now().since_ms(entry.recorded_at),
+        left_ms,
     };
     again.answer(record)
 }
 
+/// An operation that will have failed, for a document whose operations have: the poll of it tells the rest.
+fn minted(gateway: &Shared, minted: &Minted, mut record: Box<Record>) -> Response<Reply> {
+    let Minted { entry, location } = minted;
+    let again = Again {
+        outcome: Outcome::Replayed(entry.status),
+        status: StatusCode::ACCEPTED,
+        fields: &ReplayFields::default(),
+        body: &Bytes::new(),
+        reduced: false,
+        fingerprint: &entry.fingerprint,
+        marker: "HIT",
+        detail: "refusal",
+        age_ms: gateway.clock.now().since_ms(entry.recorded_at),
+        left_ms: count_replay(gateway, entry, &mut record),
+    };
+    let mut response = again.answer(record);
+    if let Ok(location) = HeaderValue::from_str(location) {
+        response.headers_mut().insert(OPERATION_LOCATION.clone(), location);
+    }
+    response
+}
+
+/// The poll of an operation of the gateway's own making: the stored failure, as if it was of now.
+fn failed(gateway: &Shared, operation: &Operation, mut record: Box<Record>) -> Response<Reply> {
+    let Whereabouts::Known { fingerprint, body, content_type, recorded_at, valid_until } = &operation.at
+    else {
+        return own(OwnCode::Internal.into(), record);
+    };
+    record.fingerprint = Some(*fingerprint);
+    let now = gateway.clock.now();
+    let content_type = content_type.clone().map(Bytes::from);
+    let again = Again {
+        outcome: Outcome::Replayed(RefusalStatus::failed_operation()),
+        status: StatusCode::OK,
+        fields: &ReplayFields { content_type, ..ReplayFields::default() },
+        body: &Bytes::from(failed_anew(body, operation.created_at)),
+        reduced: false,
+        fingerprint,
+        marker: "HIT",
+        detail: "refusal",
+        age_ms: now.since_ms(*recorded_at),
+        left_ms: valid_until.since_ms(now),
+    };
+    again.answer(record)
+}
+
+/// An operation of the gateway's own making is no more.
+fn removed(mut record: Box<Record>) -> Response<Reply> {
+    record.answered(Outcome::Ok, StatusCode::NO_CONTENT);
+    let mut response = Response::new(Reply::whole(Bytes::new(), record));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
 /// The upstream's last answer, while it is spared the request: byte for byte, and marked.
 fn held(held: &Held, mut record: Box<Record>) -> Response<Reply> {
+    count_held(held, &mut record);
     let Held { answer, .. } = held;
-    if let Some(breaker) = record.upstream().as_ref().and_then(|u| u.loop_breaker.as_ref()) {
-        breaker.metrics.held(answer.status.as_u16());
-    }
-    record.document = held.document;
     let again = Again {
         outcome: Outcome::Held(answer.status),
         status: answer.status,
@@ -80,6 +147,14 @@ fn held(held: &Held, mut record: Box<Record>) -> Response<Reply> {
         left_ms: held.left_ms,
     };
     again.answer(record)
+}
+
+/// The upstream is spared a request.
+pub(super) fn count_held(held: &Held, record: &mut Record) {
+    if let Some(breaker) = record.upstream().as_ref().and_then(|u| u.loop_breaker.as_ref()) {
+        breaker.metrics.held(held.answer.status.as_u16());
+    }
+    record.document = held.document;
 }
 
 /// What is answered once more, and how it is marked.
@@ -145,7 +220,9 @@ pub(super) fn live(answer: Answer, permit: Arc<Permit>, mut record: Box<Record>)
     let keep_length = record.method == Method::HEAD || head.status == StatusCode::NOT_MODIFIED;
     headers::answer(&mut head.headers, keep_length);
     let upstream = record.upstream();
-    if let (true, Some(upstream)) = (head.status.is_redirection(), &upstream) {
+    let leads_on =
+        |u: &Upstream| head.status.is_redirection() || u.config.adapter.facade() == Facade::AzureDi;
+    if let Some(upstream) = upstream.as_ref().filter(|u| leads_on(u)) {
         home_location(&mut head.headers, upstream);
     }
     record.answered(outcome, head.status);
@@ -167,7 +244,8 @@ pub(super) fn live(answer: Answer, permit: Arc<Permit>, mut record: Box<Record>)
 
 /// A redirect to the upstream itself becomes one to its place behind the gateway: the caller should not go around it, and
 /// need not learn the internal name. Others are passed on as they are; the gateway follows none.
-fn home_location(fields: &mut http::HeaderMap, upstream: &crate::upstream::Upstream) {
+fn home_location(fields: &mut http::HeaderMap, upstream: &Upstream) {
+    let Some(mount) = &upstream.config.mount else { return };
     let Some(location) = fields.get(header::LOCATION).and_then(|v| v.to_str().ok()) else { return };
     // `//host/path` names a host as well (RFC 3986 section 4.2)
     let whole = location.starts_with("//").then(|| format!("http:{location}"));
@@ -186,19 +264,21 @@ fn home_location(fields: &mut http::HeaderMap, upstream: &crate::upstream::Upstr
         return;
     };
     let fragment = location.find('#').map_or("", |at| &location[at..]);
-    let root = if upstream.config.mount.is_empty() && !within.starts_with('/') { "/" } else { "" };
-    let home = format!("{}{root}{within}{fragment}", upstream.config.mount);
+    let root = if mount.is_empty() && !within.starts_with('/') { "/" } else { "" };
+    let home = format!("{mount}{root}{within}{fragment}");
     if let Ok(value) = HeaderValue::from_str(&home) {
         fields.insert(header::LOCATION, value);
     }
 }
 
 /// The gateway's own answer: a problem document (RFC 9457) with a stable code, never to be taken for an upstream's.
-pub(super) fn own(rejection: Rejection, mut record: Box<Record>) -> Response<Reply> {
+pub(crate) fn own(rejection: Rejection, mut record: Box<Record>) -> Response<Reply> {
     let Rejection { code, detail, retry_after_s } = rejection;
     record.answered(Outcome::Own(code), code.status_code());
     let close = (record.body_unread || closes(code)) && record.version <= Version::HTTP_11;
-    let mut response = Response::new(Reply::whole(problem(code, detail), record));
+    let is_azure = record.upstream().is_some_and(|u| u.config.adapter.facade() == Facade::AzureDi);
+    let body = problem(code, detail, is_azure);
+    let mut response = Response::new(Reply::whole(body, record));
     *response.status_mut() = code.status_code();
     let out = response.headers_mut();
     out.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -215,8 +295,9 @@ pub(super) fn own(rejection: Rejection, mut record: Box<Record>) -> Response<Rep
     response
 }
 
-/// The body of the gateway's own answer.
-pub(crate) fn problem(code: OwnCode, detail: Option<&'static str>) -> Bytes {
+/// The body of the gateway's own answer. Clients of Azure get the error where they look for it, and no `status`: there, that is a
+/// word, and those in JavaScript say of a number only that they cannot read it.
+pub(crate) fn problem(code: OwnCode, detail: Option<&'static str>, is_azure: bool) -> Bytes {
     let mut body = serde_json::json!({
         "type": format!("urn:nevertwice:outcome:{}", code.name()),
         "title": code.title(),
@@ -225,6 +306,12 @@ pub(crate) fn problem(code: OwnCode, detail: Option<&'static str>) -> Bytes {
     });
     if let Some(detail) = detail {
         body["detail"] = detail.into();
+    }
+    if is_azure {
+        body["error"] = serde_json::json!({ "code": code.name(), "message": detail.unwrap_or(code.title()) });
+        if let Some(members) = body.as_object_mut() {
+            members.shift_remove("status");
+        }
     }
     body.to_string().into()
 }

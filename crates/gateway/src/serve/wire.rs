@@ -251,7 +251,7 @@ impl Check {
             501 | 505 => OwnCode::NotSupported,
             _ => OwnCode::BadRequest,
         };
-        let body = problem(code, Some(violation.kind.detail()));
+        let body = problem(code, Some(violation.kind.detail()), false);
         let status = code.status_code();
         let mut answer = format!(
             "HTTP/1.1 {} {}\r\ncontent-type: application/problem+json\r\nx-gateway-error: {}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use http::uri::{PathAndQuery, Scheme};
+use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header};
 use hyper::body::{Body, Incoming};
 use nevertwice_config::checked::Upstream as Config;
@@ -33,6 +33,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// A client of one upstream.
 pub(crate) struct Client {
     replicas: Vec<Replica>,
+    /// Other servers that have operations of this upstream; they are polled and sent nothing else.
+    poll_hosts: Vec<Replica>,
     next: AtomicUsize,
     timeout: Duration,
     idle: Duration,
@@ -44,12 +46,35 @@ pub(crate) struct Client {
 
 struct Replica {
     connections: Arc<Connections>,
+    scheme: Scheme,
     /// As it is written in the configuration.
-    authority: String,
+    authority: Arc<str>,
     /// `Host`: the authority without the port that its scheme stands for.
     host: HeaderValue,
     /// Path prefix without a trailing slash.
     prefix: String,
+}
+
+/// The replica that an answer came from, among the answer's extensions.
+#[derive(Clone, Debug)]
+pub(crate) struct AnsweredBy(Arc<str>);
+
+/// Where an upstream keeps something of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    /// Host and port, as they are configured.
+    pub(crate) authority: String,
+    /// Path and query there.
+    pub(crate) path: String,
+    /// The length of the replica's prefix, which is no part of what callers see.
+    prefix: usize,
+}
+
+impl Address {
+    /// Path and query as callers see them, but for the mount.
+    pub(crate) fn within(&self) -> &str {
+        &self.path[self.prefix..]
+    }
 }
 
 /// Why there is no answer.
@@ -65,12 +90,17 @@ pub(crate) struct CallError {
 impl Client {
     pub(crate) fn new(config: &Config) -> Result<Self, StartError> {
         let connector = connections::connector(config)?;
-        let replicas = config.base_urls.iter().filter_map(|base| {
-            let (idle, most) = (config.pool.connection_idle, config.pool.max_in_flight);
-            Replica::new(base, |to| Connections::new(connector.clone(), to, idle, most))
+        let (idle, most) = (config.pool.connection_idle, config.pool.max_in_flight);
+        let replica =
+            |base: &Uri| Replica::new(base, |to| Connections::new(connector.clone(), to, idle, most));
+        let scheme = config.base_urls.first().and_then(Uri::scheme);
+        let poll_hosts = config.poll_hosts.iter().filter_map(|host| {
+            let base = Uri::builder().scheme(scheme?.clone()).authority(host.clone()).path_and_query("/");
+            replica(&base.build().ok()?)
         });
         Ok(Self {
-            replicas: replicas.collect(),
+            replicas: config.base_urls.iter().filter_map(replica).collect(),
+            poll_hosts: poll_hosts.collect(),
             next: AtomicUsize::new(0),
             name: config.name.clone(),
             told: Lock::default(),
@@ -108,6 +138,62 @@ impl Client {
         Some(&replica.prefix)
     }
 
+    /// Where the thing is that a replica's answer gave this address of; `None` = not at this upstream. An address with a path alone
+    /// is one of the replica itself. Anything else has to have the scheme, the authority and the prefix of a replica, or be at a poll
+    /// host: a call goes there with the upstream's credential.
+    pub(crate) fn locate(&self, answered_by: &AnsweredBy, address: &str) -> Option<Address> {
+        if address.starts_with("//") || address.contains(['#', '\\']) {
+            return None;
+        }
+        let uri = address.parse::<Uri>().ok()?;
+        let path = uri.path_and_query().filter(|path| path.as_str().starts_with('/'))?;
+        let is_own = |replica: &Replica| match (uri.scheme(), uri.authority()) {
+            (None, None) => replica.authority == answered_by.0,
+            (Some(scheme), Some(authority)) => replica.is_at(scheme, authority),
+            _ => false,
+        };
+        let mut all = self.replicas.iter().chain(&self.poll_hosts);
+        all.find_map(|own| {
+            let prefix = own.prefix.as_str();
+            let within = path.as_str().strip_prefix(prefix).filter(|p| is_own(own) && p.starts_with('/'));
+            within.map(|_| Address {
+                authority: own.authority.to_string(),
+                path: path.to_string(),
+                prefix: prefix.len(),
+            })
+        })
+    }
+
+    /// An address below the replica that answered.
+    pub(crate) fn below(&self, answered_by: &AnsweredBy, path: &str) -> Option<Address> {
+        let replica = self.replicas.iter().find(|replica| replica.authority == answered_by.0)?;
+        let path = format!("{}{path}", replica.prefix);
+        Some(Address { authority: replica.authority.to_string(), path, prefix: replica.prefix.len() })
+    }
+
+    /// Whether calls can go to this authority.
+    pub(crate) fn knows(&self, authority: &str) -> bool {
+        self.at(authority).is_some()
+    }
+
+    fn at(&self, authority: &str) -> Option<&Replica> {
+        self.replicas.iter().chain(&self.poll_hosts).find(|r| *r.authority == *authority)
+    }
+
+    /// Sends the request to the replica at `authority` and to no other; the path has its prefix already.
+    pub(crate) async fn send_at(
+        &self,
+        authority: &str,
+        path: &PathAndQuery,
+        head: &mut http::request::Parts,
+        body: Outbound,
+    ) -> Result<Response<Incoming>, CallError> {
+        let gone = CallError { code: OwnCode::OperationGone, detail: "no_replica", unsent: true };
+        let replica = self.at(authority).ok_or(gone)?;
+        let headers = std::mem::take(&mut head.headers);
+        self.send_to(replica, path.clone().into(), (head.method.clone(), headers), body).await
+    }
+
     /// Sends the request to a replica and returns the answer's head. Another replica is tried only when no connection could
     /// be made: then nothing of the body was taken either. `body` makes the body of each try.
     pub(crate) async fn send(
@@ -124,7 +210,8 @@ impl Client {
                 true => head.headers.clone(),
                 false => std::mem::take(&mut head.headers),
             };
-            match self.send_to(replica, path, (head.method.clone(), headers), body()).await {
+            let uri = replica.uri(path).ok_or(CallError::own(OwnCode::BadRequest, "path"))?;
+            match self.send_to(replica, uri, (head.method.clone(), headers), body()).await {
                 Err(error) if error.unsent => last = error,
                 result => return result,
             }
@@ -135,11 +222,10 @@ impl Client {
     async fn send_to(
         &self,
         replica: &Replica,
-        path: &PathAndQuery,
+        uri: Uri,
         (method, headers): (Method, HeaderMap),
         body: Outbound,
     ) -> Result<Response<Incoming>, CallError> {
-        let uri = replica.uri(path).ok_or(CallError::own(OwnCode::BadRequest, "path"))?;
         let progress = body.progress();
         let mut request = Request::new(body);
         *request.uri_mut() = uri;
@@ -158,10 +244,11 @@ impl Client {
             };
             let sent = Instant::now();
             match self.until_head(connection.send(request), &progress).await? {
-                Ok(answer) => {
+                Ok(mut answer) => {
                     // where a malformed answer ends is in doubt: what came next on its connection could answer another request
                     check_head(&answer)?;
                     replica.connections.keep(connection, answer.headers());
+                    answer.extensions_mut().insert(AnsweredBy(Arc::clone(&replica.authority)));
                     return Ok(answer);
                 }
                 Err(error) => {
@@ -244,10 +331,23 @@ impl Replica {
         let to = Uri::builder().scheme(scheme.clone()).authority(authority.clone()).path_and_query("/");
         Some(Self {
             connections: connections(to.build().ok()?),
-            authority: authority.to_string(),
+            scheme: scheme.clone(),
+            authority: authority.as_str().into(),
             host: HeaderValue::from_str(host).ok()?,
             prefix: base.path().trim_end_matches('/').to_owned(),
         })
+    }
+
+    /// Whether an address with this scheme and authority is one of its own. Nothing but host and port stands in the latter.
+    fn is_at(&self, scheme: &Scheme, authority: &Authority) -> bool {
+        let usual = if *scheme == Scheme::HTTPS { 443 } else { 80 };
+        let own = self.authority.parse::<Authority>().ok();
+        self.scheme == *scheme
+            && !authority.as_str().contains('@')
+            && own.is_some_and(|own| {
+                own.host().eq_ignore_ascii_case(authority.host())
+                    && own.port_u16().unwrap_or(usual) == authority.port_u16().unwrap_or(usual)
+            })
     }
 
     fn uri(&self, path: &PathAndQuery) -> Option<Uri> {

@@ -40,6 +40,7 @@ fn known(n: u64, now: Millis) -> Operation {
     let at = Whereabouts::Known {
         fingerprint: samples::fingerprint(n),
         body: Bytes::from_static(b"{\"status\":\"failed\",\"\xff\":0}"),
+        content_type: Some("application/json".into()),
         recorded_at: Millis(1_600_000_000_000),
         valid_until: now.plus_ms(1),
     };
