@@ -17,6 +17,8 @@ mod flight_limits;
 mod framing;
 mod guard;
 mod http2;
+mod job_caller;
+mod jobs;
 mod lives;
 mod loop_breaker;
 mod lost_messages;

@@ -19,30 +19,30 @@ const MACHINE_FOLDERS: [&str; 4] = ["work", "root", "home", "Users"];
 /// A crate or module that only some files of `crates/*/src` may name.
 struct Confined {
     path: &'static [&'static str],
-    /// A file may name it when its path begins so.
-    to: &'static str,
+    /// A file may name it when its path begins with one of these.
+    to: &'static [&'static str],
     instead: &'static str,
 }
 
 const CONFINED: [Confined; 4] = [
     Confined {
         path: &["serde_saphyr"],
-        to: "crates/config/src/load.rs",
+        to: &["crates/config/src/load.rs"],
         instead: "read configuration through nevertwice_config",
     },
     Confined {
         path: &["rusqlite"],
-        to: "crates/store/src/sqlite",
+        to: &["crates/store/src/sqlite", "crates/store/src/work/sqlite"],
         instead: "go through the traits of the store",
     },
     Confined {
         path: &["redis"],
-        to: "crates/store/src/redis",
+        to: &["crates/store/src/redis", "crates/store/src/work/redis"],
         instead: "go through nevertwice_store::redis",
     },
     Confined {
         path: &["hyper_util", "client"],
-        to: "crates/gateway/src/upstream/connections.rs",
+        to: &["crates/gateway/src/upstream/connections.rs"],
         instead: "send through the gateway's upstream client",
     },
 ];
@@ -93,12 +93,14 @@ fn problems_in(place: &str, text: &str) -> Vec<String> {
     }
     if is_layer_source(place) {
         let code = without_comments(text);
-        for confined in CONFINED.iter().filter(|confined| !place.starts_with(confined.to)) {
+        let elsewhere = |confined: &&Confined| !confined.to.iter().any(|to| place.starts_with(to));
+        for confined in CONFINED.iter().filter(elsewhere) {
             for line in lines_naming(&code, confined.path) {
                 let what = confined.path.join("::");
                 problems.push(format!(
                     "{place}:{line} names {what}, which belongs to {}: {}",
-                    confined.to, confined.instead
+                    confined.to.join(" and "),
+                    confined.instead
                 ));
             }
         }

@@ -11,8 +11,8 @@ use nevertwice_config::secret::{PEM_MAX_BYTES, regular_file};
 use nevertwice_domain::clock::Clock;
 use nevertwice_store::redis::{RedisOptions, RedisStore, Topology};
 use nevertwice_store::sqlite::{SqliteOptions, SqliteStore};
-use nevertwice_store::work::OperationStore;
-use nevertwice_store::work::memory::WorkInMemory;
+use nevertwice_store::work::sqlite::SqliteWork;
+use nevertwice_store::work::{JobStore, OperationStore};
 use nevertwice_store::{RefusalStore, StoreError};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -30,33 +30,41 @@ pub struct Stores {
     pub refusals: Option<Arc<dyn RefusalStore>>,
     /// Operations; `None` where no upstream has any.
     pub operations: Option<Arc<dyn OperationStore>>,
+    /// Jobs; `None` where they are not served.
+    pub jobs: Option<Arc<dyn JobStore>>,
 }
 
 /// Opens what is needed. What is on Redis opens whether or not the server is there, and is one store for all.
 pub async fn open(config: &Checked, clock: Arc<dyn Clock>) -> Result<Stores, Failure> {
     let has_memory = config.memory.is_some();
     let has_operations = config.upstreams.iter().any(|u| u.adapter.facade() == Facade::AzureDi);
+    let has_jobs = config.jobs.is_some();
+    let has_work = has_operations || has_jobs;
     match &config.store {
-        _ if !has_memory && !has_operations => Ok(Stores { refusals: None, operations: None }),
+        _ if !has_memory && !has_work => Ok(Stores { refusals: None, operations: None, jobs: None }),
         StoreConfig::Redis(redis) => {
             let options = redis_options(redis)?;
             tracing::info!(url = %redis.address, prefix = redis.prefix, "the refusal store is on Redis");
             let store = Arc::new(RedisStore::start(options, clock).await);
             Ok(Stores {
                 refusals: has_memory.then(|| Arc::clone(&store) as Arc<dyn RefusalStore>),
-                operations: has_operations.then_some(store as Arc<dyn OperationStore>),
+                operations: has_operations.then(|| Arc::clone(&store) as Arc<dyn OperationStore>),
+                jobs: has_jobs.then_some(store as Arc<dyn JobStore>),
             })
         }
         StoreConfig::Embedded { path } => {
             tracing::info!(path = %path.display(), "the refusal store is embedded");
-            let mut stores = Stores { refusals: None, operations: None };
+            let mut stores = Stores { refusals: None, operations: None, jobs: None };
             if has_memory {
                 let (path, clock) = (path.clone(), Arc::clone(&clock));
                 let open = move || SqliteStore::open(&path, clock, SqliteOptions::default());
                 stores.refusals = Some(Arc::new(blocking(open).await?));
             }
-            if has_operations {
-                stores.operations = Some(Arc::new(WorkInMemory::new(clock)));
+            if has_work {
+                let path = path.clone();
+                let work = Arc::new(blocking(move || SqliteWork::open(&path, clock)).await?);
+                stores.operations = has_operations.then(|| Arc::clone(&work) as Arc<dyn OperationStore>);
+                stores.jobs = has_jobs.then_some(work as Arc<dyn JobStore>);
             }
             Ok(stores)
         }

@@ -6,6 +6,7 @@ use std::io::Write;
 
 use crate::clock::Millis;
 use crate::fingerprint::{DocumentDigest, Fingerprint};
+use crate::job::JobId;
 use crate::outcome::Outcome;
 use crate::tenant::{TenantId, UpstreamName};
 use crate::trace::TraceId;
@@ -56,6 +57,8 @@ pub struct AuditEvent {
     pub end: Option<&'static str>,
     /// What would have been replayed, under `mode: observe`.
     pub would_replay: Option<bool>,
+    /// The job that this was an attempt of: nobody's request, but a worker's.
+    pub job: Option<JobId>,
 }
 
 /// A client's path for the audit: escaped by JSON later, cut here.
@@ -108,6 +111,9 @@ impl AuditEvent {
         }
         if let Some(would_replay) = self.would_replay {
             line.boolean("would_replay", would_replay);
+        }
+        if let Some(job) = &self.job {
+            line.plain("job", job);
         }
         line.out.extend_from_slice(b"}\n");
     }
@@ -219,6 +225,7 @@ mod tests {
             attempts: 1,
             end: None,
             would_replay: None,
+            job: None,
         }
     }
 

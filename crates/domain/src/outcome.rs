@@ -129,6 +129,8 @@ own_codes! {
     UpstreamClosed "UPSTREAM_CLOSED" 502 "the upstream closed the connection before it answered";
     /// The upstream's answer is not HTTP, or over the gateway's limits.
     UpstreamMalformed "UPSTREAM_MALFORMED" 502 "the upstream's answer could not be read";
+    /// The upstream's answer to a job is longer than what is kept of one. Never sent; it stands in the audit and as a job's error.
+    ResultTooLarge "RESULT_TOO_LARGE" 502 "the upstream's answer is over the gateway's limit for results";
     /// The upstream did not answer in time.
     UpstreamTimeout "UPSTREAM_TIMEOUT" 504 "the upstream did not answer in time";
     /// The upstream's pool and its queue are full.

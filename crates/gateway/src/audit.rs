@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use nevertwice_config::checked::{Audit as AuditConfig, AuditSink, OnFull};
 use nevertwice_domain::audit::AuditEvent;
+use tokio::sync::watch;
 
 use crate::lock::Lock;
 use crate::metrics::Metrics;
@@ -39,12 +40,16 @@ struct Shared {
     failing: AtomicBool,
     reopen: AtomicBool,
     refuse: bool,
+    /// Lines that got out so far.
+    written: watch::Sender<u64>,
     metrics: Arc<Metrics>,
 }
 
 #[derive(Default)]
 struct Buffer {
     bytes: Vec<u8>,
+    /// Lines that were handed over so far.
+    taken: u64,
     closed: bool,
 }
 
@@ -64,6 +69,7 @@ impl Audit {
             failing: AtomicBool::new(false),
             reopen: AtomicBool::new(false),
             refuse: config.on_full == OnFull::Refuse,
+            written: watch::Sender::new(0),
             metrics,
         });
         let for_writer = Arc::clone(&shared);
@@ -85,11 +91,21 @@ impl Audit {
         }
         let before = buffer.bytes.len();
         event.write_line(&mut buffer.bytes);
+        buffer.taken += 1;
         let after = buffer.bytes.len();
         drop(buffer);
         if before < WAKE_BYTES && after >= WAKE_BYTES {
             self.shared.wake.notify_one();
         }
+    }
+
+    /// Waits until every line that was handed over has got out, `within` at most.
+    pub(crate) async fn flush(&self, within: Duration) {
+        let taken = self.shared.hold().taken;
+        let mut written = self.shared.written.subscribe();
+        self.shared.wake.notify_one();
+        // what cannot be written is counted and tried again by the writer
+        let _ = tokio::time::timeout(within, written.wait_for(|written| *written >= taken)).await;
     }
 
     /// Whether requests must be refused now because lines cannot be written (`on_full: refuse`).
@@ -142,7 +158,11 @@ impl Shared {
             };
             let asked = self.reopen.swap(false, Ordering::Relaxed);
             let (written, failure) = sink.write(&pending, asked);
-            self.metrics.audit_written.inc_by(count_lines(&pending[..written]));
+            let lines = count_lines(&pending[..written]);
+            self.metrics.audit_written.inc_by(lines);
+            if lines > 0 {
+                self.written.send_modify(|written| *written += lines);
+            }
             pending.drain(..written);
             match failure {
                 None => {

@@ -11,29 +11,36 @@ mod admit;
 pub(crate) mod connection;
 mod detach;
 mod dispatch;
-mod headers;
+pub(crate) mod headers;
 mod hold;
 pub(crate) mod identify;
 mod intake;
-mod judge;
-mod operation;
-mod plan;
-mod recall;
+pub(crate) mod judge;
+pub(crate) mod operation;
+pub(crate) mod plan;
+pub(crate) mod recall;
 mod remember;
 pub(crate) mod reply;
+pub(crate) mod submit;
+pub(crate) mod unattended;
 
 use std::sync::Arc;
 
+use http::request::Parts;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
+use nevertwice_config::checked::Drive;
 use nevertwice_domain::operation::Operation;
 use nevertwice_domain::outcome::{Outcome, OwnCode};
 
 use crate::Shared;
+use crate::adapter;
 use crate::facade::azure_di::Asked;
+use crate::facade::jobs as jobs_facade;
 use crate::pool::Permit;
 use account::Record;
 use connection::OnConnection;
+use identify::Tenant;
 use judge::Answer;
 use plan::Plan;
 use recall::{Call, CallBody, Known, Recall};
@@ -42,7 +49,7 @@ use reply::Reply;
 /// Why a request ends with an answer of the gateway's own.
 #[derive(Debug)]
 pub(crate) struct Rejection {
-    code: OwnCode,
+    pub(crate) code: OwnCode,
     /// For the caller: what exactly, and what to do. Never holds what the caller sent.
     detail: Option<&'static str>,
     retry_after_s: Option<u64>,
@@ -57,8 +64,13 @@ impl From<OwnCode> for Rejection {
 }
 
 impl Rejection {
-    fn with(code: OwnCode, detail: &'static str) -> Self {
+    pub(crate) fn with(code: OwnCode, detail: &'static str) -> Self {
         Self { code, detail: Some(detail), retry_after_s: None }
+    }
+
+    /// The same, with a word on when to try again.
+    pub(crate) fn again_in(self, seconds: u64) -> Self {
+        Self { retry_after_s: Some(seconds), ..self }
     }
 }
 
@@ -78,7 +90,15 @@ async fn follow(
     request: Request<Incoming>,
     mut record: Box<Record>,
 ) -> Response<Reply> {
-    match approach(&gateway, request, &mut record).await {
+    let (head, body) = request.into_parts();
+    let tenant = match admit_tenant(&gateway, &head, &mut record) {
+        Ok(tenant) => tenant,
+        Err(rejection) => return reply::own(rejection, record),
+    };
+    if let Some(jobs) = gateway.jobs.as_ref().filter(|_| jobs_facade::is_its_own(head.uri.path())) {
+        return Box::pin(jobs_facade::serve(&gateway, jobs, tenant, head, body, record)).await;
+    }
+    match approach(&gateway, tenant, head, body, &mut record).await {
         Err(rejection) => reply::own(rejection, record),
         Ok(Recall::Known(known)) => reply::known(&gateway, &known, record),
         Ok(Recall::Unknown(call)) if call.leads() => {
@@ -91,16 +111,22 @@ async fn follow(
     }
 }
 
-/// Up to the question whether the answer is known already.
-async fn approach(
-    gateway: &Arc<Shared>,
-    request: Request<Incoming>,
-    record: &mut Record,
-) -> Result<Recall, Rejection> {
-    let (head, body) = request.into_parts();
+/// Who asks, if work is taken at all.
+fn admit_tenant(gateway: &Arc<Shared>, head: &Parts, record: &mut Record) -> Result<Arc<Tenant>, Rejection> {
     gateway.accepts_work()?;
     let tenant = identify::tenant(gateway, &head.headers)?;
     record.tenant(&tenant);
+    Ok(tenant)
+}
+
+/// Up to the question whether the answer is known already.
+async fn approach(
+    gateway: &Arc<Shared>,
+    tenant: Arc<Tenant>,
+    head: Parts,
+    body: Incoming,
+    record: &mut Record,
+) -> Result<Recall, Rejection> {
     let plan = plan::route(gateway, tenant, &head, record.connection.caller())?;
     record.plan(&plan);
     if let Asked::Operation { id, rest } = &plan.asked {
@@ -140,7 +166,7 @@ pub(crate) async fn look(gateway: Arc<Shared>, operation: Operation) {
 
 /// One attempt at the upstream. Runs to its end even if the client leaves, when others wait for how it lands.
 async fn attempt(gateway: Arc<Shared>, call: Box<Call>, mut record: Box<Record>) -> Response<Reply> {
-    match answer(&gateway, call, &mut record).await {
+    match answer(&gateway, call, &mut record, Drive::OnePost, std::future::ready(Ok(()))).await {
         Ok(Ending::Live(answer, permit)) => reply::live(*answer, permit, record),
         Ok(Ending::Known(known)) => reply::known(&gateway, &known, record),
         Err(rejection) => reply::own(rejection, record),
@@ -155,7 +181,14 @@ enum Ending {
     Known(Known),
 }
 
-async fn answer(gateway: &Shared, mut call: Box<Call>, record: &mut Record) -> Result<Ending, Rejection> {
+/// `drive` says what the outcome is; `sending` is awaited when the call is about to be made, and may forbid it.
+async fn answer(
+    gateway: &Shared,
+    mut call: Box<Call>,
+    record: &mut Record,
+    drive: Drive,
+    sending: impl Future<Output = Result<(), Rejection>> + Send,
+) -> Result<Ending, Rejection> {
     // a request that found no place says nothing about the document: if it led, another one leads
     let (place, waited) = admit::place(&call, record).await?;
     if waited && let Some(known) = recall::look_again(gateway, &mut call).await {
@@ -166,10 +199,17 @@ async fn answer(gateway: &Shared, mut call: Box<Call>, record: &mut Record) -> R
         return Ok(Ending::Known(known));
     }
     let judged = async {
+        sending.await?;
         let answer = dispatch::send(&mut call, &place, record).await?;
-        judge::judge(gateway, &call, answer, record.uploaded())
+        let answer = judge::judge(gateway, &call, answer, record.uploaded())
             .await
-            .inspect_err(|_| record.end = Some("answer_body"))
+            .inspect_err(|_| record.end = Some("answer_body"))?;
+        match drive {
+            Drive::OnePost => Ok(answer),
+            Drive::SubmitAndPoll | Drive::JobApi => {
+                adapter::outcome(gateway, drive, &call, &place, answer, record).await
+            }
+        }
     };
     match judged.await {
         Ok(judged) => {

@@ -1,10 +1,12 @@
 //! The gateway: listeners, the line of a request ([`exchange`]), pools, upstreams, the refusal memory at work, audit and
 //! metrics. [`Gateway::start`] puts it together; nothing in here is global.
 
+mod adapter;
 mod audit;
 mod body;
 mod exchange;
 mod facade;
+mod jobs;
 mod lock;
 mod loop_breaker;
 mod memory;
@@ -15,6 +17,8 @@ mod serve;
 mod status;
 mod tls;
 mod upstream;
+mod webhook;
+mod worker;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,7 +30,7 @@ use nevertwice_domain::clock::Clock;
 use nevertwice_domain::fingerprint::DeploymentKey;
 use nevertwice_domain::outcome::OwnCode;
 use nevertwice_store::RefusalStore;
-use nevertwice_store::work::OperationStore;
+use nevertwice_store::work::{JobStore, OperationStore};
 use secrecy::ExposeSecret;
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
@@ -36,11 +40,13 @@ use crate::body::budget::Budget;
 use crate::body::outbound::Bounds;
 use crate::body::turns::Turns;
 use crate::exchange::identify::Tenants;
+use crate::jobs::Jobs;
 use crate::memory::Memory;
 use crate::metrics::{Metrics, UpstreamMetrics};
 use crate::operations::Operations;
 use crate::serve::{Listener, Stop};
 use crate::upstream::Upstream;
+use crate::webhook::Webhooks;
 
 pub use crate::memory::unclassified::UnclassifiedRow;
 pub use crate::status::{
@@ -70,8 +76,8 @@ pub(crate) struct Shared {
     pub(crate) unrouted: UpstreamMetrics,
     /// The audit's `route` of paths that are not listed.
     pub(crate) any_route: Arc<str>,
-    /// Whether jobs are served.
-    pub(crate) serves_jobs: bool,
+    /// `None` = jobs are not served.
+    pub(crate) jobs: Option<Arc<Jobs>>,
     pub(crate) clock: Arc<dyn Clock>,
     /// Everything that runs beside the line; the drain waits for it.
     pub(crate) tracker: TaskTracker,
@@ -113,6 +119,8 @@ pub struct Foundations {
     pub store: Option<Arc<dyn RefusalStore>>,
     /// Where operations live; `None` where no upstream has any.
     pub operations: Option<Arc<dyn OperationStore>>,
+    /// Where jobs live; `None` where they are not served.
+    pub jobs: Option<Arc<dyn JobStore>>,
     /// The time.
     pub clock: Arc<dyn Clock>,
 }
@@ -177,6 +185,25 @@ impl Gateway {
             let (clock, tracker) = (Arc::clone(&on.clock), tracker.clone());
             Arc::new(Operations::new(store, clock, tracker, stop.drain.clone()))
         });
+        let jobs = match (config.jobs, on.jobs) {
+            (None, _) => None,
+            (Some(_), None) => return Err(StartError::NoJobStore),
+            (Some(rules), Some(store)) => {
+                let webhooks = match &rules.webhooks {
+                    None => None,
+                    Some(rules) => {
+                        let (clock, tracker) = (Arc::clone(&on.clock), tracker.clone());
+                        let webhooks = Webhooks::new(rules, clock, &metrics, tracker, stop.clone());
+                        Some(webhooks.map_err(StartError::Tls)?)
+                    }
+                };
+                let base = config.public_base_url.as_ref().map(ToString::to_string).unwrap_or_default();
+                let base = base.trim_end_matches('/').to_owned();
+                let memory = config.limits.buffer_memory_bytes;
+                let metrics = metrics.jobs(upstreams.iter().map(|upstream| upstream.name()));
+                Some(Arc::new(Jobs::new(store, rules, base, memory, webhooks, metrics)))
+            }
+        };
         let shared = Arc::new(Shared {
             upstreams,
             tenants,
@@ -191,7 +218,7 @@ impl Gateway {
             unrouted: metrics.upstream("(none)", 0, None),
             metrics,
             any_route: "*".into(),
-            serves_jobs: config.jobs.is_some(),
+            jobs,
             clock: on.clock,
             tracker,
             stop: stop.clone(),
@@ -203,6 +230,9 @@ impl Gateway {
         }
         if shared.operations.is_some() {
             shared.tracker.spawn(operations::watch(Arc::clone(&shared)));
+        }
+        if let Some(jobs) = &shared.jobs {
+            worker::start(&shared, jobs);
         }
         let gateway = Self { shared, stop, addresses, drain: config.drain };
         let places = Arc::new(Semaphore::new(gateway.shared.http.max_connections));

@@ -2,6 +2,7 @@
 //! alone, `(none)` and `(unlisted)` beside them; the series of the memory exist only while the memory is on.
 
 mod by_status;
+mod jobs;
 mod loop_breaker;
 
 use std::sync::atomic::{AtomicI64, AtomicU64};
@@ -21,6 +22,7 @@ use prometheus_client::registry::Registry;
 
 use crate::lock::Lock;
 use by_status::{ByStatus, UpstreamStatus};
+pub(crate) use jobs::{JobMetrics, WebhookMetrics};
 use loop_breaker::LoopBreakerFamilies;
 pub(crate) use loop_breaker::LoopBreakerMetrics;
 
@@ -399,12 +401,13 @@ impl TenantMetrics {
             Outcome::Upstream(status) if status.is_client_error() => 1,
             Outcome::Upstream(_) => 2,
             Outcome::Replayed(_) | Outcome::Held(_) => 3,
-            Outcome::Own(OwnCode::PoolFull | OwnCode::QueueTimeout) => 4,
+            Outcome::Own(OwnCode::PoolFull | OwnCode::QueueTimeout | OwnCode::JobsFull) => 4,
             Outcome::Own(
                 OwnCode::UpstreamUnreachable
                 | OwnCode::UpstreamClosed
                 | OwnCode::UpstreamMalformed
-                | OwnCode::UpstreamTimeout,
+                | OwnCode::UpstreamTimeout
+                | OwnCode::ResultTooLarge,
             ) => 2,
             Outcome::Own(_) => 5,
         };

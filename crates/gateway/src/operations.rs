@@ -192,6 +192,8 @@ impl Operations {
                 }
                 // the poll that showed it may have come to another process
                 if is_held() && operations.is_over(&id).await {
+                    // it is known before it is recorded
+                    tokio::time::sleep(ASK_AGAIN).await;
                     break;
                 }
             }

@@ -146,6 +146,9 @@ impl Gateway {
             let entries = tokio::time::timeout(COUNT_DEADLINE, memory.store.entries()).await;
             series.set_store(entries.ok().and_then(Result::ok), memory.store.evictions());
         }
+        if let Some(jobs) = &shared.jobs {
+            jobs.measure(COUNT_DEADLINE).await;
+        }
         shared.metrics.text()
     }
 

@@ -218,6 +218,9 @@ pub enum StartError {
     /// The memory is configured, and there is no store for it.
     #[error("the memory is on and has no store")]
     NoStore,
+    /// Jobs are configured, and there is no store for them.
+    #[error("jobs are served and have no store")]
+    NoJobStore,
     /// TLS files that cannot be used.
     #[error("{0}")]
     Tls(String),

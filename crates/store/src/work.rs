@@ -18,6 +18,7 @@ use crate::StoreError;
 pub(crate) mod life;
 
 pub mod memory;
+pub mod sqlite;
 pub mod suite;
 
 /// How many operations are kept at most.
@@ -77,12 +78,18 @@ pub trait OperationStore: Send + Sync {
 pub trait JobStore: Send + Sync {
     /// Takes a job in: durable on return, with its input. Where the job has an idempotency key that another job of its tenant has,
     /// the one that was there is returned, or there is a conflict, or the new one takes its place
-    /// ([`Job::answers_its_key`], and the same request). A job that is final already is kept and never handed out; `max_queued`
-    /// does not concern it.
+    /// ([`Job::answers_its_key`], and the same request). A job that is final already is kept, with the body of its result, and never
+    /// handed out; `max_queued` does not concern it.
     ///
     /// # Errors
     /// When it could not be made durable; it is not taken in then.
-    async fn submit(&self, job: Job, input: Bytes, bounds: &JobBounds) -> Result<Submitted, StoreError>;
+    async fn submit(
+        &self,
+        job: Job,
+        input: Bytes,
+        result: Option<Bytes>,
+        bounds: &JobBounds,
+    ) -> Result<Submitted, StoreError>;
 
     /// The job; `None` when there is none, or none any more.
     ///

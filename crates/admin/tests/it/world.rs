@@ -85,8 +85,9 @@ impl World {
         };
         if plan.started {
             let store = plan.memory.then_some(store);
-            let gateway =
-                Gateway::start(config, Foundations { store, operations: None, clock }).await.unwrap();
+            let gateway = Gateway::start(config, Foundations { store, operations: None, jobs: None, clock })
+                .await
+                .unwrap();
             world.ready.send_replace(Some(gateway.clone()));
             world.gateway = Some(gateway);
         }

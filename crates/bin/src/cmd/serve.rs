@@ -107,8 +107,8 @@ impl Running {
                 Some(server.with_context(|| format!("cannot listen on the admin address {listen}"))?)
             }
         };
-        let Stores { refusals, operations } = store::open(&config, Arc::clone(&clock)).await?;
-        let foundations = Foundations { store: refusals, operations, clock };
+        let Stores { refusals, operations, jobs } = store::open(&config, Arc::clone(&clock)).await?;
+        let foundations = Foundations { store: refusals, operations, jobs, clock };
         let gateway = Gateway::start(config, foundations).await.map_err(anyhow::Error::new)?;
         for addr in gateway.addresses() {
             tracing::info!(%addr, "listening");

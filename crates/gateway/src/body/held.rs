@@ -55,7 +55,8 @@ struct Inner {
     memory: Vec<Segment>,
     memory_length: u64,
     spill: Option<Spill>,
-    _reservation: Reservation,
+    /// `None` = counted elsewhere.
+    _reservation: Option<Reservation>,
 }
 
 impl Inner {
@@ -162,7 +163,7 @@ impl Gathering {
             memory: self.memory,
             memory_length: self.memory_length,
             spill: self.spill,
-            _reservation: self.reservation,
+            _reservation: Some(self.reservation),
         };
         let outbound_length = inner.length();
         Ok(Held { inner: Arc::new(inner), edits: Arc::new([]), outbound_length })
@@ -170,6 +171,28 @@ impl Gathering {
 }
 
 impl Held {
+    /// A body that is at hand already, and counted elsewhere.
+    pub(crate) fn whole(bytes: Bytes) -> Self {
+        let length = bytes.len() as u64;
+        let memory = if bytes.is_empty() { Vec::new() } else { vec![Segment { start: 0, bytes }] };
+        let inner = Inner { memory, memory_length: length, spill: None, _reservation: None };
+        Self { inner: Arc::new(inner), edits: Arc::new([]), outbound_length: length }
+    }
+
+    /// All of it as it arrived, in one piece of memory. The caller has made sure that there is room.
+    ///
+    /// # Errors
+    /// When it cannot be read back.
+    pub(crate) async fn in_one_piece(&self) -> io::Result<Bytes> {
+        if let ([one], None) = (self.inner.memory.as_slice(), &self.inner.spill) {
+            return Ok(one.bytes.clone());
+        }
+        let mut out = Vec::with_capacity(usize::try_from(self.length()).unwrap_or(0));
+        let whole = Range { start: 0, end: self.length() };
+        self.visit(std::slice::from_ref(&whole), |bytes| out.extend_from_slice(bytes)).await?;
+        Ok(out.into())
+    }
+
     /// The same body, rewritten by `edits` on its way up.
     pub(crate) fn with_edits(self, edits: Vec<Edit>) -> Self {
         let removed: u64 = edits.iter().map(|e| e.remove).sum();

@@ -9,6 +9,7 @@ use hyper::body::{Body, Incoming};
 use nevertwice_domain::audit::{AuditEvent, bounded_path};
 use nevertwice_domain::clock::Millis;
 use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
+use nevertwice_domain::job::{Job, JobId};
 use nevertwice_domain::outcome::{Outcome, OwnCode};
 use nevertwice_domain::tenant::TenantId;
 use nevertwice_domain::trace::Trace;
@@ -57,6 +58,8 @@ pub(crate) struct Record {
     /// Whether the client had left when the answer was there.
     pub(crate) abandoned: bool,
     pub(super) connection: Exchanging,
+    /// The job that this is an attempt of.
+    job: Option<JobId>,
 }
 
 impl Record {
@@ -78,6 +81,16 @@ impl Record {
         let mut record = Self::begin(gateway, method, path, &OnConnection::default());
         // until an answer says otherwise, and where none comes
         record.complete = true;
+        record
+    }
+
+    /// A worker's attempt at a job.
+    pub(crate) fn of_job(gateway: &Arc<Shared>, job: &Job) -> Box<Self> {
+        let path = job.request.path.split('?').next().unwrap_or_default();
+        let mut record =
+            Self::of_the_gateway(gateway, Method::POST, &format!("/jobs/{}{path}", job.upstream));
+        record.job = Some(job.id);
+        record.bytes_in = job.request.bytes;
         record
     }
 
@@ -111,6 +124,7 @@ impl Record {
             complete: false,
             abandoned: false,
             connection: Exchanging::new(connection),
+            job: None,
         })
     }
 
@@ -149,13 +163,20 @@ impl Record {
     }
 
     /// The answer's head is ready: what it is, and what the gateway itself added to the time it took.
-    pub(super) fn answered(&mut self, outcome: Outcome, status: StatusCode) {
+    pub(crate) fn answered(&mut self, outcome: Outcome, status: StatusCode) {
         self.outcome = Some(outcome);
         self.status = status.as_u16();
-        if let Some(upstream) = &self.upstream {
+        // what a job waits for is not an overhead that anybody sees
+        if let (Some(upstream), None) = (&self.upstream, self.job) {
             let others = self.read_wait + self.flight_wait + self.queue_wait + self.upstream_wait;
             upstream.metrics.overhead.observe(self.began.elapsed().saturating_sub(others).as_secs_f64());
         }
+    }
+
+    /// An attempt that no client waits for has ended like this. Its line is written when it is dropped.
+    pub(crate) fn ended(&mut self, outcome: Outcome, status: u16) {
+        self.outcome = Some(outcome);
+        self.status = status;
     }
 
     /// A held body was counted while it was read; one that passes, while it went up.
@@ -214,6 +235,7 @@ impl Record {
             attempts: self.attempts,
             end: self.end,
             would_replay: self.would_replay,
+            job: self.job,
         });
     }
 }

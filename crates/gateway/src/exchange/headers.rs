@@ -103,7 +103,7 @@ static USER_AGENT: LazyLock<HeaderValue> =
     LazyLock::new(|| HeaderValue::from_static(concat!("nevertwice/", env!("CARGO_PKG_VERSION"))));
 
 /// The fields of a guarded request: what is not in the key is not sent.
-pub(super) fn guarded(client: &HeaderMap, key_headers: &[HeaderName], trace: &Trace) -> HeaderMap {
+pub(crate) fn guarded(client: &HeaderMap, key_headers: &[HeaderName], trace: &Trace) -> HeaderMap {
     let mut out = HeaderMap::with_capacity(8);
     out.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     if !key_headers.contains(&header::USER_AGENT) {
@@ -164,7 +164,7 @@ fn set_trace(out: &mut HeaderMap, trace: &Trace) {
 }
 
 /// Puts the upstream's own credential in.
-pub(super) fn set_credential(out: &mut HeaderMap, upstream: &Upstream) {
+pub(crate) fn set_credential(out: &mut HeaderMap, upstream: &Upstream) {
     if let Some((name, value)) = &upstream.credential {
         out.insert(name.clone(), value.clone());
     }

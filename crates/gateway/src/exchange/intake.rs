@@ -6,12 +6,12 @@ use std::ops::Range;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::header;
 use http::request::Parts;
+use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming};
 use nevertwice_domain::canonical::fields::MediaType;
-use nevertwice_domain::canonical::form::{FieldValue, Form, FormReader};
+use nevertwice_domain::canonical::form::{FieldValue, FileNameRule, Form, FormReader};
 use nevertwice_domain::fingerprint::BodyDigest;
 use nevertwice_domain::outcome::OwnCode;
 
@@ -21,6 +21,9 @@ use super::plan::Plan;
 use crate::Shared;
 use crate::body::held::{Gathering, Held};
 use crate::body::outbound::body_fault;
+
+/// How much of a body that is at hand is digested before others get their turn.
+const DIGEST_AT_ONCE: usize = 256 << 10;
 
 /// A request's body, taken.
 pub(super) enum Taken {
@@ -67,18 +70,54 @@ pub(super) async fn take(
     record: &mut Record,
 ) -> Result<Taken, Rejection> {
     let limit = gateway.limits.body_max_bytes;
+    if plan.guarded.is_none() {
+        return match body.size_hint().lower() > limit {
+            true => Err(OwnCode::BodyTooLarge.into()),
+            false => Ok(Taken::Passing(body)),
+        };
+    }
+    hold(gateway, plan, head, body, limit, record).await.map(Taken::Document)
+}
+
+/// Reads the body to its end, whether or not the memory wants it.
+pub(super) async fn hold(
+    gateway: &Shared,
+    plan: &Plan,
+    head: &Parts,
+    body: Incoming,
+    limit: u64,
+    record: &mut Record,
+) -> Result<Box<Document>, Rejection> {
     if body.size_hint().lower() > limit {
         return Err(OwnCode::BodyTooLarge.into());
     }
-    if plan.guarded.is_none() {
-        return Ok(Taken::Passing(body));
-    }
-    let mut reading = Reading::new(gateway, plan, head, body.size_hint().exact());
+    let mut reading = Reading::new(gateway, plan, &head.headers, body.size_hint().exact(), limit);
     let read = read_all(gateway, body, &mut reading, record).await;
     record.bytes_in = reading.length;
     read?;
     record.body_unread = false;
-    reading.finish(gateway).await.map(|document| Taken::Document(Box::new(document)))
+    let Reading { gathering, digester, length, .. } = reading;
+    let body = gathering.finish(&gateway.metrics).await.map_err(spill_failed)?;
+    digester.finish(body, length).await
+}
+
+/// A body that is at hand in full, as [`hold`] would have it.
+pub(super) async fn at_hand(
+    gateway: &Shared,
+    plan: &Plan,
+    headers: &HeaderMap,
+    body: Bytes,
+) -> Result<Box<Document>, Rejection> {
+    let mut digester = Digester::new(plan, headers);
+    let mut length = 0;
+    for chunk in body.chunks(DIGEST_AT_ONCE) {
+        length += chunk.len() as u64;
+        let turn = gateway.turns.take(length).await;
+        digester.feed(chunk);
+        drop(turn);
+        tokio::task::yield_now().await;
+    }
+    digester.finish(Held::whole(body), length).await
 }
 
 /// How a body is digested.
@@ -91,6 +130,8 @@ struct Reading {
     gathering: Gathering,
     digester: Digester,
     length: u64,
+    /// The most bytes.
+    limit: u64,
 }
 
 async fn read_all(
@@ -112,7 +153,7 @@ async fn read_all(
             Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
         };
         reading.length += chunk.len() as u64;
-        if reading.length > gateway.limits.body_max_bytes {
+        if reading.length > reading.limit {
             return Err(OwnCode::BodyTooLarge.into());
         }
         let _turn = gateway.turns.take(reading.length).await;
@@ -143,38 +184,50 @@ async fn wait_for_frame(
 }
 
 impl Reading {
-    fn new(gateway: &Shared, plan: &Plan, head: &Parts, stated: Option<u64>) -> Self {
-        let mut types = head.headers.get_all(header::CONTENT_TYPE).iter();
-        let coded = head.headers.contains_key(header::CONTENT_ENCODING);
+    fn new(gateway: &Shared, plan: &Plan, headers: &HeaderMap, stated: Option<u64>, limit: u64) -> Self {
+        let gathering = Gathering::new(&gateway.budget, stated);
+        Self { gathering, digester: Digester::new(plan, headers), length: 0, limit }
+    }
+
+    async fn push(&mut self, chunk: Bytes, gateway: &Shared) -> Result<(), Rejection> {
+        self.digester.feed(&chunk);
+        let pushed = self.gathering.push(&chunk, gateway.limits.spill_dir.as_deref(), &gateway.metrics).await;
+        pushed.map_err(spill_failed)
+    }
+}
+
+impl Digester {
+    fn new(plan: &Plan, headers: &HeaderMap) -> Self {
+        let mut types = headers.get_all(header::CONTENT_TYPE).iter();
+        let coded = headers.contains_key(header::CONTENT_ENCODING);
         let boundary = match (types.next(), types.next(), coded) {
             (Some(one), None, false) => MediaType::boundary_of(one.as_bytes()),
             _ => None,
         };
-        let rule = plan.upstream.guard.as_ref().map(|g| g.rules.filename);
-        let digester = match boundary.zip(rule) {
-            Some((boundary, rule)) => Digester::Form(Box::new(FormReader::new(&boundary, rule))),
-            None => Digester::Raw(Box::default()),
-        };
-        Self { gathering: Gathering::new(&gateway.budget, stated), digester, length: 0 }
-    }
-
-    async fn push(&mut self, chunk: Bytes, gateway: &Shared) -> Result<(), Rejection> {
-        match &mut self.digester {
-            Digester::Raw(hasher) => {
-                hasher.update(&chunk);
-            }
-            Digester::Form(reader) => reader.feed(&chunk),
+        // what the memory does not look at goes up as it came
+        let rules = plan.guarded.as_ref().and(plan.upstream.guard.as_ref());
+        let rule = rules.map_or(FileNameRule::Keyed, |guard| guard.rules.filename);
+        match boundary {
+            Some(boundary) => Self::Form(Box::new(FormReader::new(&boundary, rule))),
+            None => Self::Raw(Box::default()),
         }
-        let pushed = self.gathering.push(&chunk, gateway.limits.spill_dir.as_deref(), &gateway.metrics).await;
-        pushed.map_err(spill_failed)
     }
 
-    async fn finish(self, gateway: &Shared) -> Result<Document, Rejection> {
-        let body = self.gathering.finish(&gateway.metrics).await.map_err(spill_failed)?;
-        let whole = Range { start: 0, end: self.length };
-        let (digest, form) = match self.digester {
-            Digester::Raw(hasher) => (*hasher.finalize().as_bytes(), None),
-            Digester::Form(reader) => match reader.finish() {
+    fn feed(&mut self, chunk: &[u8]) {
+        match self {
+            Self::Raw(hasher) => {
+                hasher.update(chunk);
+            }
+            Self::Form(reader) => reader.feed(chunk),
+        }
+    }
+
+    /// The complete body and its digest.
+    async fn finish(self, body: Held, length: u64) -> Result<Box<Document>, Rejection> {
+        let whole = Range { start: 0, end: length };
+        let (digest, form) = match self {
+            Self::Raw(hasher) => (*hasher.finalize().as_bytes(), None),
+            Self::Form(reader) => match reader.finish() {
                 Ok(form) => (form.digest, Some(form)),
                 // not a form after all: keyed raw, forwarded untouched
                 Err(_) => {
@@ -188,24 +241,25 @@ impl Reading {
                 }
             },
         };
-        match form {
-            None if self.length == 0 => Err(empty()),
-            None => Ok(Document {
+        let document = match form {
+            None if length == 0 => return Err(empty()),
+            None => Document {
                 body,
                 digest: BodyDigest::Raw(digest),
                 ranges: vec![whole],
                 form: false,
                 values: Some(Vec::new()),
-            }),
-            Some(Form { empty: true, .. }) => Err(empty()),
-            Some(Form { files, edits, values, .. }) => Ok(Document {
+            },
+            Some(Form { empty: true, .. }) => return Err(empty()),
+            Some(Form { files, edits, values, .. }) => Document {
                 body: body.with_edits(edits),
                 digest: BodyDigest::Form(digest),
                 ranges: if files.is_empty() { vec![whole] } else { files },
                 form: true,
                 values,
-            }),
-        }
+            },
+        };
+        Ok(Box::new(document))
     }
 }
 

@@ -23,6 +23,7 @@ use super::recall::{Call, CallBody};
 use super::{Rejection, hold};
 use crate::Shared;
 use crate::body::budget::Reservation;
+use crate::jobs::Room;
 use crate::memory::UpstreamGuard;
 
 /// What an upstream can tell before it has read the document: that it is too long, or of the wrong type.
@@ -31,24 +32,29 @@ const SEEN_IN_THE_HEAD: [u16; 2] = [413, 415];
 /// How much is read of a refusal that is longer than what is kept of one, where the profile says what may be left out, in bytes.
 const LONGEST_REFUSAL: u64 = 8 * 1024 * 1024;
 
+/// A result up to this length is read without asking for room.
+const SMALL_RESULT: u64 = 64 << 10;
+
 /// The longest header value that a replay keeps, in bytes.
 const MAX_FIELD: usize = 4096;
 
 /// An upstream's answer, and what it means.
 pub(crate) struct Answer {
-    pub(super) head: response::Parts,
-    pub(super) body: AnswerBody,
+    pub(crate) head: response::Parts,
+    pub(crate) body: AnswerBody,
     /// Of a body that is too long to keep: what is left without the values that the profile says may be left out.
     pub(super) reduced: Option<Bytes>,
-    pub(super) meaning: Meaning,
+    pub(crate) meaning: Meaning,
     /// What it says of an operation.
-    pub(super) news: Option<News>,
+    pub(crate) news: Option<News>,
     /// When the head arrived.
-    pub(super) at: Instant,
+    pub(crate) at: Instant,
+    /// Whether it was recorded as a verdict.
+    pub(super) remembered: bool,
 }
 
 /// The body, as far as it was read.
-pub(super) enum AnswerBody {
+pub(crate) enum AnswerBody {
     /// Not at all.
     Live(Incoming),
     /// To its end.
@@ -59,7 +65,7 @@ pub(super) enum AnswerBody {
 
 /// What an answer means for the memory.
 #[derive(Debug)]
-pub(super) enum Meaning {
+pub(crate) enum Meaning {
     /// Nothing.
     Nothing,
     /// The document is fine.
@@ -71,6 +77,11 @@ pub(super) enum Meaning {
 }
 
 impl Answer {
+    /// One that is not reduced, and says nothing of an operation.
+    pub(crate) fn new(head: response::Parts, body: AnswerBody, meaning: Meaning, at: Instant) -> Self {
+        Self { head, body, reduced: None, meaning, news: None, at, remembered: false }
+    }
+
     pub(super) fn status(&self) -> StatusCode {
         self.head.status
     }
@@ -112,19 +123,12 @@ pub(super) async fn judge(
     if let Some(address) = begun {
         // of the document it says nothing yet
         let (body, news) = (AnswerBody::Live(body), Some(News::Begun(address)));
-        return Ok(Answer { head, body, reduced: None, meaning: Meaning::Nothing, news, at });
+        return Ok(Answer { news, ..Answer::new(head, body, Meaning::Nothing, at) });
     }
     let (Some(_), Some(memory), Some(guard), Some(guarded)) =
         (&call.asked, &gateway.memory, &call.plan.upstream.guard, &call.plan.guarded)
     else {
-        return Ok(Answer {
-            head,
-            body: AnswerBody::Live(body),
-            reduced: None,
-            meaning: Meaning::Nothing,
-            news: None,
-            at,
-        });
+        return Ok(Answer::new(head, AnswerBody::Live(body), Meaning::Nothing, at));
     };
     let rules = &guard.rules;
     let profile = &*guarded.profile;
@@ -160,7 +164,7 @@ pub(super) async fn judge(
                 }
                 false => AnswerBody::Live(body),
             };
-            return Ok(Answer { head, body, reduced: None, meaning, news: None, at });
+            return Ok(Answer::new(head, body, meaning, at));
         }
     };
     let reach = Reach {
@@ -170,7 +174,7 @@ pub(super) async fn judge(
     };
     let (body, reason) = read(body, reach).await?;
     let meaning = Meaning::NotRecorded(reason);
-    let mut answer = Answer { head, body, reduced: None, meaning, news: None, at };
+    let mut answer = Answer::new(head, body, meaning, at);
     let AnswerBody::Whole(whole) = &answer.body else { return Ok(answer) };
     if whole.len() as u64 > memory.max_body_bytes {
         // before it is judged: a judgement takes many times the memory of what it reads
@@ -244,6 +248,35 @@ pub(super) async fn reference(request: &Request<'_>, profile: &Profile, until: I
     }
 }
 
+/// What an operation that failed says of its document, where the gateway itself has followed it from the submit.
+pub(crate) async fn failed_operation(
+    gateway: &Shared,
+    call: &Call,
+    headers: &HeaderMap,
+    body: &Bytes,
+    at: Instant,
+) -> Meaning {
+    let (Some(_), Some(memory), Some(guard), Some(guarded)) =
+        (&call.asked, &gateway.memory, &call.plan.upstream.guard, &call.plan.guarded)
+    else {
+        return Meaning::NotRecorded(NotRecorded::Unclassified);
+    };
+    if body.len() as u64 > memory.max_body_bytes {
+        return Meaning::NotRecorded(NotRecorded::BodyTooLarge);
+    }
+    let asked = Request::of(call);
+    let reference = reference(&asked, &guarded.profile, at + guard.rules.judge_wait).await;
+    let request = RequestFacts { phase: Phase::Poll, reference, ..facts(&asked) };
+    // a `Retry-After` on a poll speaks of the next poll, and `no-store` of this answer: the operation is over, so neither counts
+    let answer = profile::Answer { status: StatusCode::OK, headers, body };
+    match guarded.profile.judge(&request, &answer, &guard.terms()) {
+        Judgement::Verdict(verdict) => Meaning::Verdict(RefusalStatus::failed_operation(), verdict),
+        // failed, and no shape of the profile says so
+        Judgement::Accepted => Meaning::NotRecorded(NotRecorded::Unclassified),
+        Judgement::Not(reason) => Meaning::NotRecorded(reason),
+    }
+}
+
 impl Document {
     /// Looks for references in a form's fields, or in the body.
     async fn search(&self, search: &mut ReferenceSearch<'_>) -> io::Result<()> {
@@ -286,9 +319,7 @@ async fn judge_200(
     };
     let bytes = match read(body, Reach { kept: cap, beyond: None, wait: rules.judge_wait }).await? {
         (AnswerBody::Whole(bytes), _) => bytes,
-        (body, _) => {
-            return Ok(Answer { head, body, reduced: None, meaning: Meaning::Accepted, news: None, at });
-        }
+        (body, _) => return Ok(Answer::new(head, body, Meaning::Accepted, at)),
     };
     let asked = Request::of(call);
     let mut request = facts(&asked);
@@ -307,7 +338,7 @@ async fn judge_200(
             forbidden.map_or(verdict, Meaning::NotRecorded)
         }
     };
-    Ok(Answer { head, body: AnswerBody::Whole(bytes), reduced: None, meaning, news: None, at })
+    Ok(Answer::new(head, AnswerBody::Whole(bytes), meaning, at))
 }
 
 /// Whether the answer says that its body is one JSON text, and no stream of them (`application/stream+json`).
@@ -385,6 +416,49 @@ pub(super) async fn read(
     }
 }
 
+/// Reads what is left of a body, in memory of `room`.
+pub(crate) async fn to_the_end(
+    body: AnswerBody,
+    limit: u64,
+    idle: Duration,
+    room: &Room,
+) -> Result<Bytes, Rejection> {
+    let (mut chunks, mut rest) = match body {
+        AnswerBody::Whole(bytes) if bytes.len() as u64 > limit => return Err(OwnCode::ResultTooLarge.into()),
+        AnswerBody::Whole(bytes) => return Ok(bytes),
+        AnswerBody::Live(rest) => (Vec::new(), rest),
+        AnswerBody::Begun(chunks, rest) => (chunks, rest),
+    };
+    let mut length: u64 = chunks.iter().map(|chunk| chunk.len() as u64).sum();
+    let stated = rest.size_hint().exact().map(|rest| length + rest);
+    if length > limit || stated.is_some_and(|all| all > limit) {
+        return Err(OwnCode::ResultTooLarge.into());
+    }
+    let mut held = None;
+    loop {
+        if length > SMALL_RESULT && held.is_none() {
+            held = Some(room.take(stated.unwrap_or(limit)).await);
+        }
+        let frame = tokio::time::timeout(idle, rest.frame()).await;
+        let chunk = match frame.map_err(|_| Rejection::from(OwnCode::UpstreamTimeout))? {
+            Some(Err(error)) => return Err(broken(&error).into()),
+            Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+            None => {
+                let whole = chunks.concat().into();
+                return Ok(match held {
+                    Some(held) => held.holding(whole),
+                    None => whole,
+                });
+            }
+        };
+        length += chunk.len() as u64;
+        if length > limit {
+            return Err(OwnCode::ResultTooLarge.into());
+        }
+        chunks.push(chunk);
+    }
+}
+
 /// A body that is not read on.
 fn begun(reach: Reach, chunks: Vec<Bytes>, body: Incoming) -> AnswerBody {
     match chunks.is_empty() {
@@ -406,14 +480,14 @@ fn broken(error: &hyper::Error) -> OwnCode {
 }
 
 /// A body without a length ends when the connection does (RFC 9112 section 6.3): whether it is complete cannot be known.
-pub(super) fn ends_with_the_connection(head: &response::Parts, body: &Incoming) -> bool {
+pub(crate) fn ends_with_the_connection(head: &response::Parts, body: &Incoming) -> bool {
     head.version < Version::HTTP_2
         && body.size_hint().exact().is_none()
         && !head.headers.contains_key(header::TRANSFER_ENCODING)
         && head.status != StatusCode::NO_CONTENT
 }
 
-pub(super) fn fields_too_large(head: &response::Parts) -> bool {
+pub(crate) fn fields_too_large(head: &response::Parts) -> bool {
     [header::CONTENT_TYPE, header::CONTENT_ENCODING, header::CONTENT_LANGUAGE]
         .iter()
         .any(|name| head.headers.get_all(name).iter().map(|v| v.len() + 2).sum::<usize>() > MAX_FIELD + 2)

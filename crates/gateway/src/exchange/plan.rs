@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{Method, header};
+use http::{HeaderName, Method, header};
 use nevertwice_config::checked::{Facade, Upstream as UpstreamConfig};
 use nevertwice_domain::outcome::OwnCode;
 
@@ -33,6 +33,12 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// The route's own fields that go up.
+    pub(super) fn key_headers(&self) -> &[HeaderName] {
+        let rules = self.guarded.as_ref().and(self.upstream.guard.as_ref());
+        rules.map_or(&[], |guard| &guard.rules.key_headers)
+    }
+
     /// The keys under which a JSON request holds the document in base64.
     pub(super) fn document_keys(&self) -> &[Box<str>] {
         self.guarded.as_ref().map_or(&[], |guarded| guarded.profile.documents())
@@ -52,15 +58,7 @@ pub(super) fn route(
     check_head(gateway, head)?;
     let whole = head.uri.path_and_query().ok_or(OwnCode::NoRoute)?;
     let path = whole.path();
-    if !path.starts_with('/') {
-        return Err(OwnCode::NoRoute.into());
-    }
-    if path.contains(['.', '%']) && has_dot_segment(path) {
-        return Err(Rejection::with(
-            OwnCode::BadRequest,
-            "the path has a dot segment, which could lead out of its route",
-        ));
-    }
+    check_path(path)?;
     let mut mounted = gateway.upstreams.iter().filter_map(|u| Some((u, u.config.mount.as_deref()?)));
     let (upstream, mount) = mounted.find(|(_, mount)| under(path, mount)).ok_or(OwnCode::NoRoute)?;
     if !tenant.rights.allow(upstream.name()) {
@@ -69,7 +67,7 @@ pub(super) fn route(
     let config = &upstream.config;
     let within = &path[mount.len()..];
     let within = if within.is_empty() { "/" } else { within };
-    let asked = azure_di(config, head, within);
+    let asked = azure_di(config, &head.method, within);
     let listed = config.sync_paths.iter().position(|p| p == within);
     if listed.is_none() && !config.all_paths && config.strict_paths {
         return Err(OwnCode::NoRoute.into());
@@ -94,11 +92,62 @@ pub(super) fn route(
     Ok(Plan { tenant, upstream: Arc::clone(upstream), route, path, guarded, asked, origin })
 }
 
-fn azure_di(config: &UpstreamConfig, head: &Parts, within: &str) -> Asked {
+fn azure_di(config: &UpstreamConfig, method: &Method, within: &str) -> Asked {
     match config.adapter.facade() {
-        Facade::AzureDi => Asked::of(&head.method, within),
+        Facade::AzureDi => Asked::of(method, within),
         Facade::Sync | Facade::OpenAi => Asked::Else,
     }
+}
+
+/// The way of a document that is handed over as a job: as if its path had been called, with POST, where the upstream is mounted; what is
+/// for jobs alone has the memory on every path.
+pub(crate) fn of_job(
+    gateway: &Shared,
+    tenant: Arc<Tenant>,
+    upstream: &str,
+    path: PathAndQuery,
+) -> Result<Plan, Rejection> {
+    let named = gateway.upstreams.iter().find(|u| u.name().as_str() == upstream);
+    let upstream = named.ok_or(OwnCode::NoRoute)?;
+    if !tenant.rights.allow(upstream.name()) {
+        return Err(OwnCode::ForbiddenRoute.into());
+    }
+    check_path(path.path())?;
+    let config = &upstream.config;
+    let listed = config.sync_paths.iter().position(|p| p == path.path());
+    let every = config.all_paths || config.adapter.for_jobs();
+    if listed.is_none() && !every && config.strict_paths {
+        return Err(OwnCode::NoRoute.into());
+    }
+    let submits = matches!(azure_di(config, &Method::POST, path.path()), Asked::Submit);
+    let has_memory = listed.is_some() || every || submits;
+    let guarded = if has_memory { upstream.guarded_by(&tenant.id) } else { None };
+    let route = match listed {
+        Some(i) => Arc::clone(&upstream.routes[i]),
+        None => Arc::clone(&gateway.any_route),
+    };
+    Ok(Plan {
+        tenant,
+        upstream: Arc::clone(upstream),
+        route,
+        path,
+        guarded,
+        asked: Asked::Else,
+        origin: None,
+    })
+}
+
+fn check_path(path: &str) -> Result<(), Rejection> {
+    if !path.starts_with('/') {
+        return Err(OwnCode::NoRoute.into());
+    }
+    if path.contains(['.', '%']) && has_dot_segment(path) {
+        return Err(Rejection::with(
+            OwnCode::BadRequest,
+            "the path has a dot segment, which could lead out of its route",
+        ));
+    }
+    Ok(())
 }
 
 /// Whether `path` is `mount` or below it.
@@ -121,7 +170,7 @@ fn has_dot_segment(path: &str) -> bool {
 }
 
 /// What the framing validator has seen on HTTP/1, seen again where it does not look (HTTP/2).
-fn check_head(gateway: &Shared, head: &Parts) -> Result<(), Rejection> {
+pub(crate) fn check_head(gateway: &Shared, head: &Parts) -> Result<(), Rejection> {
     if head.headers.len() > gateway.http.header_max_count {
         return Err(OwnCode::HeadersTooLarge.into());
     }

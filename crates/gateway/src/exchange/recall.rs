@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use http::request::Parts;
-use http::{HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use nevertwice_config::checked::Mode;
 use nevertwice_domain::canonical::fields;
 use nevertwice_domain::entry::Entry;
-use nevertwice_domain::fingerprint::{KeyBase, KeyInput, fingerprint};
+use nevertwice_domain::fingerprint::{DeploymentKey, Fingerprint, KeyBase, KeyInput, fingerprint};
 use nevertwice_domain::operation::Operation;
 use nevertwice_domain::tenant::UpstreamName;
 use nevertwice_store::redis::RemoteLanding;
@@ -50,7 +50,7 @@ pub(super) enum Known {
 
 /// A request that goes upstream.
 pub(crate) struct Call {
-    pub(super) plan: Plan,
+    pub(crate) plan: Plan,
     /// Method and header fields as they go up.
     pub(super) head: Parts,
     pub(super) body: CallBody,
@@ -177,6 +177,55 @@ pub(super) async fn recall(
     Ok(Recall::Unknown(Box::new(Call { plan, head, body, asked, content_type, is_opaque, polled: None })))
 }
 
+/// The refusal that this document is known to meet. Nobody is waited for, and no attempt begins; in `mode: observe` nothing is known.
+pub(super) async fn remembered(
+    gateway: &Shared,
+    plan: &Plan,
+    head: &Parts,
+    document: &Document,
+    record: &mut Record,
+) -> Option<Arc<Entry>> {
+    let (memory, guard) = (gateway.memory.as_ref()?, plan.upstream.guard.as_ref()?);
+    let key = key(memory, guard, &plan.guarded.as_ref()?.base, plan, head, document);
+    record.fingerprint = Some(key.fingerprint);
+    match guard.rules.mode {
+        Mode::Enforce => memory.known(&key, plan.upstream.name(), guard).await,
+        Mode::Observe => None,
+    }
+}
+
+/// The same for equal requests: of everything that goes up, and of nothing that an operator may change meanwhile.
+pub(super) fn request_digest(plan: &Plan, head: &Parts, document: &Document) -> Fingerprint {
+    let key_headers = plan.key_headers();
+    let fields = canonical_fields(&head.headers, key_headers, document);
+    let input = KeyInput {
+        scope: plan.tenant.id.as_str(),
+        upstream: plan.upstream.name().as_str(),
+        identity: b"job request 1",
+        generation: "",
+        method: head.method.as_str(),
+        path: plan.path.path().as_bytes(),
+        query: plan.path.query().map(str::as_bytes),
+        fields: &fields,
+        body: document.digest,
+    };
+    fingerprint(&DeploymentKey::NONE, &input)
+}
+
+/// The fields that go up, as they are keyed.
+fn canonical_fields<'a>(
+    client: &'a HeaderMap,
+    key_headers: &'a [HeaderName],
+    document: &Document,
+) -> Vec<(&'a str, Vec<u8>)> {
+    headers::keyed(client, key_headers)
+        .map(|(name, value)| match name == header::CONTENT_TYPE {
+            true => (name.as_str(), fields::content_type(value.as_bytes(), document.form)),
+            false => (name.as_str(), value.as_bytes().to_vec()),
+        })
+        .collect()
+}
+
 /// The key of the outbound request. Of what a client chose, exactly what is in it goes upstream: both are made from
 /// [`headers::keyed`].
 fn key(
@@ -187,12 +236,7 @@ fn key(
     head: &Parts,
     document: &Document,
 ) -> Guarded {
-    let fields: Vec<(&str, Vec<u8>)> = headers::keyed(&head.headers, &guard.rules.key_headers)
-        .map(|(name, value)| match name == header::CONTENT_TYPE {
-            true => (name.as_str(), fields::content_type(value.as_bytes(), document.form)),
-            false => (name.as_str(), value.as_bytes().to_vec()),
-        })
-        .collect();
+    let fields = canonical_fields(&head.headers, &guard.rules.key_headers, document);
     let query = plan.path.query().and_then(|q| fields::query(q.as_bytes(), &guard.rules.ignored_query));
     let input = KeyInput {
         scope: &base.scope,

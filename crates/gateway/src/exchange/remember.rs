@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderName, header, response};
+use http::{HeaderMap, HeaderName, header, response};
 use nevertwice_domain::entry::{DocumentFacts, ENTRY_SCHEMA, Entry, REDUCED_SCHEMA, ReplayFields};
 use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
 use nevertwice_domain::profile::{DocumentSearch, NotRecorded, Verdict};
@@ -100,6 +100,7 @@ pub(super) async fn remember(
         (Meaning::Verdict(..), CallBody::Passing(_) | CallBody::Nothing) => Landing::NoVerdict,
     };
     attempt.land(landing);
+    answer.remembered = landing == Landing::Verdict;
     Ok(answer)
 }
 
@@ -208,16 +209,18 @@ impl Refused<'_> {
 }
 
 pub(super) fn replay_fields(head: &response::Parts) -> ReplayFields {
-    // several lines are one list (RFC 9110 section 5.3)
-    let field = |name: &HeaderName| {
-        let values: Vec<&[u8]> = head.headers.get_all(name).iter().map(|v| v.as_bytes()).collect();
-        (!values.is_empty()).then(|| Bytes::from(values.join(&b", "[..])))
-    };
+    let field = |name: &HeaderName| joined(&head.headers, name);
     ReplayFields {
         content_type: field(&header::CONTENT_TYPE),
         content_encoding: field(&header::CONTENT_ENCODING),
         content_language: field(&header::CONTENT_LANGUAGE),
     }
+}
+
+/// The value of a field; several lines are one list (RFC 9110 section 5.3).
+pub(super) fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<Bytes> {
+    let values: Vec<&[u8]> = headers.get_all(name).iter().map(|v| v.as_bytes()).collect();
+    (!values.is_empty()).then(|| Bytes::from(values.join(&b", "[..])))
 }
 
 impl Document {

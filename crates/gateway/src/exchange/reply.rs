@@ -40,7 +40,7 @@ pub(super) fn known(gateway: &Shared, known: &Known, record: Box<Record>) -> Res
 }
 
 /// Counts a replay. Returns how long the entry lives, in milliseconds.
-fn count_replay(gateway: &Shared, entry: &Entry, record: &mut Record) -> u64 {
+pub(super) fn count_replay(gateway: &Shared, entry: &Entry, record: &mut Record) -> u64 {
     let upstream = record.upstream();
     if let (Some(memory), Some(tenant)) = (&gateway.memory, record.tenant_id()) {
         memory.count_replay(entry, &tenant);
@@ -132,11 +132,8 @@ fn removed(mut record: Box<Record>) -> Response<Reply> {
 
 /// The upstream's last answer, while it is spared the request: byte for byte, and marked.
 fn held(held: &Held, mut record: Box<Record>) -> Response<Reply> {
+    count_held(held, &mut record);
     let Held { answer, .. } = held;
-    if let Some(breaker) = record.upstream().as_ref().and_then(|u| u.loop_breaker.as_ref()) {
-        breaker.metrics.held(answer.status.as_u16());
-    }
-    record.document = held.document;
     let again = Again {
         outcome: Outcome::Held(answer.status),
         status: answer.status,
@@ -150,6 +147,14 @@ fn held(held: &Held, mut record: Box<Record>) -> Response<Reply> {
         left_ms: held.left_ms,
     };
     again.answer(record)
+}
+
+/// The upstream is spared a request.
+pub(super) fn count_held(held: &Held, record: &mut Record) {
+    if let Some(breaker) = record.upstream().as_ref().and_then(|u| u.loop_breaker.as_ref()) {
+        breaker.metrics.held(held.answer.status.as_u16());
+    }
+    record.document = held.document;
 }
 
 /// What is answered once more, and how it is marked.
@@ -267,7 +272,7 @@ fn home_location(fields: &mut http::HeaderMap, upstream: &Upstream) {
 }
 
 /// The gateway's own answer: a problem document (RFC 9457) with a stable code, never to be taken for an upstream's.
-pub(super) fn own(rejection: Rejection, mut record: Box<Record>) -> Response<Reply> {
+pub(crate) fn own(rejection: Rejection, mut record: Box<Record>) -> Response<Reply> {
     let Rejection { code, detail, retry_after_s } = rejection;
     record.answered(Outcome::Own(code), code.status_code());
     let close = (record.body_unread || closes(code)) && record.version <= Version::HTTP_11;
@@ -296,6 +301,7 @@ pub(crate) fn problem(code: OwnCode, detail: Option<&'static str>, is_azure: boo
     let mut body = serde_json::json!({
         "type": format!("urn:nevertwice:outcome:{}", code.name()),
         "title": code.title(),
+        "status": code.status(),
         "code": code.name(),
     });
     if let Some(detail) = detail {
@@ -303,8 +309,9 @@ pub(crate) fn problem(code: OwnCode, detail: Option<&'static str>, is_azure: boo
     }
     if is_azure {
         body["error"] = serde_json::json!({ "code": code.name(), "message": detail.unwrap_or(code.title()) });
-    } else {
-        body["status"] = code.status().into();
+        if let Some(members) = body.as_object_mut() {
+            members.shift_remove("status");
+        }
     }
     body.to_string().into()
 }

@@ -40,7 +40,7 @@ impl Gateway {
     #[must_use]
     pub fn coverage(&self) -> Coverage {
         let enabled = self.shared.memory.is_some();
-        let jobs = self.shared.serves_jobs;
+        let jobs = self.shared.jobs.is_some();
         let upstreams = self.shared.upstreams.iter();
         Coverage { enabled, routes: upstreams.flat_map(|u| routes(u, enabled, jobs)).collect() }
     }

@@ -164,6 +164,13 @@ impl Client {
         })
     }
 
+    /// An address below the replica that answered.
+    pub(crate) fn below(&self, answered_by: &AnsweredBy, path: &str) -> Option<Address> {
+        let replica = self.replicas.iter().find(|replica| replica.authority == answered_by.0)?;
+        let path = format!("{}{path}", replica.prefix);
+        Some(Address { authority: replica.authority.to_string(), path, prefix: replica.prefix.len() })
+    }
+
     /// Whether calls can go to this authority.
     pub(crate) fn knows(&self, authority: &str) -> bool {
         self.at(authority).is_some()

@@ -132,9 +132,15 @@ impl OperationStore for RedisStore {
 
 #[async_trait]
 impl JobStore for RedisStore {
-    async fn submit(&self, job: Job, input: Bytes, bounds: &JobBounds) -> Result<Submitted, StoreError> {
+    async fn submit(
+        &self,
+        job: Job,
+        input: Bytes,
+        result: Option<Bytes>,
+        bounds: &JobBounds,
+    ) -> Result<Submitted, StoreError> {
         self.shared.for_jobs()?;
-        self.shared.submit(job, &input, bounds).await
+        self.shared.submit(job, &input, result.as_ref(), bounds).await
     }
 
     async fn job(&self, id: &JobId) -> Result<Option<Job>, StoreError> {

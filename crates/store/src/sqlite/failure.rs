@@ -28,6 +28,11 @@ pub(crate) fn is_damage(error: &rusqlite::Error) -> bool {
 
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
-        kind(&error).error(format!("the refusal store failed: {error}"))
+        of("the refusal store", &error)
     }
+}
+
+/// What failed, and how.
+pub(crate) fn of(what: &str, error: &rusqlite::Error) -> StoreError {
+    kind(error).error(format!("{what} failed: {error}"))
 }

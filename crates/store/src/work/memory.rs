@@ -97,7 +97,13 @@ impl State {
             .filter(|row| row.job.status == JobStatus::Running && row.claims.to_string() == claim.token)
     }
 
-    fn submit(&mut self, mut job: Job, input: Bytes, bounds: &JobBounds, now: Millis) -> Submitted {
+    fn submit(
+        &mut self,
+        mut job: Job,
+        (input, result): (Bytes, Option<Bytes>),
+        bounds: &JobBounds,
+        now: Millis,
+    ) -> Submitted {
         if let Some(key) = job.key
             && let Some(id) = self.keys.get(&key).copied()
             && let Some(present) = self.job(&id, now)
@@ -123,7 +129,7 @@ impl State {
             claims: 0,
             claimed_until: Millis(0),
             input: life::needs_input(job.status).then_some(input),
-            result: None,
+            result,
         };
         self.jobs.insert(job.id, row);
         Submitted::New(job)
@@ -263,8 +269,14 @@ impl OperationStore for WorkInMemory {
 
 #[async_trait]
 impl JobStore for WorkInMemory {
-    async fn submit(&self, job: Job, input: Bytes, bounds: &JobBounds) -> Result<Submitted, StoreError> {
-        let submitted = self.lock().submit(job, input, bounds, self.clock.now());
+    async fn submit(
+        &self,
+        job: Job,
+        input: Bytes,
+        result: Option<Bytes>,
+        bounds: &JobBounds,
+    ) -> Result<Submitted, StoreError> {
+        let submitted = self.lock().submit(job, (input, result), bounds, self.clock.now());
         self.news.notify_waiters();
         Ok(submitted)
     }

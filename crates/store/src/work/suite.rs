@@ -119,7 +119,7 @@ impl<S: Work> Bench<S> {
         self.clock.advance_ms(1);
         let mut job = samples::job(n, self.now());
         change(&mut job);
-        self.store.submit(job, samples::input(n), &self.bounds()).await.expect("submit")
+        self.store.submit(job, samples::input(n), None, &self.bounds()).await.expect("submit")
     }
 
     async fn job(&self, id: &JobId) -> Job {

@@ -1,15 +1,17 @@
 -- Takes a job in, if its input is there and its idempotency key stands as it was read.
 -- KEYS: 1 job, 2 input, 3 stream, 4 ends, 5 jobs, 6 jobs of the tenant, 7 upstreams, 8 idempotency key (none: the job),
---       9 the job that had this key (none: the job).
+--       9 the job that had this key (none: the job), 10 body of a result (none: the job).
 -- ARGV: 1 id, 2 value, 3 when it is removed, 4 its member of ends, 5 life of what is kept of it in ms, 6 bytes of the input (empty: it
 --       is not needed), 7 upstream, 8 the most that wait (empty: this one does not), 9 created at, 10 whether there is an idempotency
---       key (1 or 0), 11 the id that it stood for (empty: none), 12 the revision of that job (empty: none), 13 channel, 14 message.
+--       key (1 or 0), 11 the id that it stood for (empty: none), 12 the revision of that job (empty: none), 13 channel, 14 message,
+--       15 bytes of the result (empty: there is none), 16 its name.
 if redis.call('HGET', KEYS[1], 'r') then return 'there' end
 if ARGV[10] == '1' then
   if (redis.call('GET', KEYS[8]) or '') ~= ARGV[11] then return 'changed' end
   if ARGV[11] ~= '' and (redis.call('HGET', KEYS[9], 'r') or '') ~= ARGV[12] then return 'changed' end
 end
 if ARGV[6] ~= '' and redis.call('HGET', KEYS[2], 'm') ~= ARGV[6] then return 'lost' end
+if ARGV[15] ~= '' and redis.call('HGET', KEYS[10], 'm') ~= ARGV[15] then return 'lost' end
 local entry = ''
 if ARGV[8] ~= '' then
   if redis.call('XLEN', KEYS[3]) - running(KEYS[3]) >= tonumber(ARGV[8]) then return 'full' end
@@ -18,6 +20,10 @@ end
 redis.call('HSET', KEYS[1], 'v', ARGV[2], 'r', '1', 'e', entry, 'b', ARGV[3])
 redis.call('PEXPIRE', KEYS[1], ARGV[5])
 redis.call('PEXPIRE', KEYS[2], ARGV[5])
+if ARGV[15] ~= '' then
+  redis.call('HSET', KEYS[1], 'o', ARGV[16])
+  redis.call('PEXPIRE', KEYS[10], ARGV[5])
+end
 redis.call('ZADD', KEYS[4], ARGV[3], ARGV[4])
 redis.call('ZADD', KEYS[5], 0, ARGV[1])
 redis.call('ZADD', KEYS[6], 0, ARGV[1])

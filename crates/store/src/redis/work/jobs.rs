@@ -26,12 +26,15 @@ impl Shared {
         &self,
         mut job: Job,
         input: &Bytes,
+        result: Option<&Bytes>,
         bounds: &JobBounds,
     ) -> Result<Submitted, StoreError> {
         life::begin(&mut job, bounds);
         let kept = life::needs_input(job.status);
         let input_key = self.keys.job_input(&job.id);
         let mut brought = false;
+        // a name of its own: the body of a result is no other job's
+        let result_name = self.leases.token();
         for _ in 0..DECISIONS {
             let holder = self.holder(&job).await?;
             let present = holder.row.as_ref().filter(|row| row.is_live(self.now()));
@@ -54,9 +57,13 @@ impl Shared {
                     return Ok(Submitted::Full);
                 }
                 self.put_body(&input_key, input).await?;
+                if let Some(result) = result {
+                    self.put_body(&self.keys.job_result(&result_name), result).await?;
+                }
                 brought = true;
             }
-            let answer = self.take_in(&job, kept.then_some(input.len()), bounds, &holder).await?;
+            let result = result.map(|result| (result_name.as_str(), result.len()));
+            let answer = self.take_in(&job, kept.then_some(input.len()), result, bounds, &holder).await?;
             match answer.as_slice() {
                 b"new" | b"there" => return Ok(Submitted::New(job)),
                 b"changed" => {}
@@ -87,6 +94,7 @@ impl Shared {
         &self,
         job: &Job,
         input: Option<usize>,
+        result: Option<(&str, usize)>,
         bounds: &JobBounds,
         holder: &Holder,
     ) -> Result<Vec<u8>, StoreError> {
@@ -103,6 +111,7 @@ impl Shared {
             .key(keys.job_upstreams())
             .key(job.key.map_or_else(|| own.clone(), |key| keys.idempotency(&key)))
             .key(holder.id.map_or_else(|| own.clone(), |id| keys.job(&id)))
+            .key(result.map_or_else(|| own.clone(), |(name, _)| keys.job_result(name)))
             .arg(job.id.to_string())
             .arg(&value)
             .arg(bounds.expires_at.0)
@@ -116,7 +125,9 @@ impl Shared {
             .arg(holder.id.map_or_else(String::new, |id| id.to_string()))
             .arg(holder.row.as_ref().map_or("", |row| row.revision.as_str()))
             .arg(keys.events())
-            .arg(Event::Waiting(job.upstream.clone()).encode());
+            .arg(Event::Waiting(job.upstream.clone()).encode())
+            .arg(result.map_or_else(String::new, |(_, length)| length.to_string()))
+            .arg(result.map_or("", |(name, _)| name));
         self.link.call(&call, self.budget(value.len())).await
     }
 

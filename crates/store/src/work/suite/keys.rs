@@ -104,7 +104,8 @@ pub(super) async fn one_of_many_submits_with_a_key_is_taken_in<S: Work>(bench: &
         let (store, bounds) = (Arc::clone(&bench.store), bench.bounds());
         let mut job = samples::job(n, bench.now());
         keyed(&mut job);
-        tasks.spawn(async move { store.submit(job, samples::input(1), &bounds).await.expect("submit") });
+        tasks
+            .spawn(async move { store.submit(job, samples::input(1), None, &bounds).await.expect("submit") });
     }
     let submitted = tasks.join_all().await;
     let new: Vec<_> = submitted.iter().filter(|s| matches!(s, Submitted::New(_))).collect();
@@ -133,7 +134,7 @@ pub(super) async fn the_same_job_is_found_though_the_queue_is_full<S: Work>(benc
     let submit = async |n, change: fn(&mut Job)| {
         let mut job = samples::job(n, bench.now());
         change(&mut job);
-        bench.store.submit(job, samples::input(n), &bounds).await.expect("submit")
+        bench.store.submit(job, samples::input(n), None, &bounds).await.expect("submit")
     };
     assert_eq!(submit(2, keyed).await, Submitted::Same(bench.job(&job.id).await));
     assert_eq!(submit(3, other).await, Submitted::Conflict(job.id));

@@ -35,7 +35,8 @@ pub(super) async fn bodies_are_bytes<S: Work>(bench: &Bench<S>) {
     for body in [Bytes::new(), all, Bytes::from_static(b"\0"), Bytes::from(vec![0xff; 3_000_000])] {
         bench.clock.advance_ms(1);
         let job = samples::job(body.len() as u64, bench.now());
-        let submitted = bench.store.submit(job.clone(), body.clone(), &bench.bounds()).await.expect("submit");
+        let submitted =
+            bench.store.submit(job.clone(), body.clone(), None, &bench.bounds()).await.expect("submit");
         assert_eq!(submitted, Submitted::New(job.clone()));
         assert_eq!(bench.input(&job.id).await, Some(body.clone()));
         let claim = bench.claim().await;
@@ -50,6 +51,12 @@ pub(super) async fn a_job_that_is_final_already_is_kept_and_not_handed_out<S: Wo
     assert_eq!(bench.job(&failed.id).await, failed);
     assert_eq!(bench.input(&failed.id).await, Some(samples::input(1)), "for another attempt");
     assert!(bench.try_claim().await.is_none());
+    let mut known = samples::job(2, bench.now());
+    born_failed(&mut known);
+    let (input, result) = (samples::input(2), Some(Bytes::from_static(b"no")));
+    let submitted = bench.store.submit(known.clone(), input, result.clone(), &bench.bounds()).await;
+    assert!(matches!(submitted, Ok(Submitted::New(_))));
+    assert_eq!(bench.result(&known.id).await, result);
     bench.clock.advance_ms(samples::LIFE_MS.cast_signed() - 1);
     assert!(bench.is_there(&failed.id).await);
     bench.clock.advance_ms(1);
@@ -61,7 +68,7 @@ pub(super) async fn too_many_that_wait_are_refused<S: Work>(bench: &Bench<S>) {
     let submit = async |n| {
         bench.clock.advance_ms(1);
         let job = samples::job(n, bench.now());
-        bench.store.submit(job, samples::input(n), &bounds).await.expect("submit")
+        bench.store.submit(job, samples::input(n), None, &bounds).await.expect("submit")
     };
     for n in 0..3 {
         assert!(matches!(submit(n).await, Submitted::New(_)));
@@ -93,7 +100,7 @@ pub(super) async fn the_bound_is_of_one_upstream<S: Work>(bench: &Bench<S>) {
     {
         bench.clock.advance_ms(1);
         let job = Job { upstream: samples::upstream(upstream), ..samples::job(n, bench.now()) };
-        let submitted = bench.store.submit(job, samples::input(n), &bounds).await.expect("submit");
+        let submitted = bench.store.submit(job, samples::input(n), None, &bounds).await.expect("submit");
         assert_eq!(matches!(submitted, Submitted::New(_)), expected, "{n}");
         assert_eq!(submitted == Submitted::Full, !expected, "{n}");
     }

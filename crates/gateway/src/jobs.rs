@@ -1,0 +1,149 @@
+//! Jobs in this process: the store that has them all, who waits for their ends, and the memory that inputs and results may take.
+
+mod room;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nevertwice_config::checked::Jobs as Rules;
+use nevertwice_domain::clock::Millis;
+use nevertwice_domain::job::{JobId, JobStatus};
+use nevertwice_domain::tenant::UpstreamName;
+use nevertwice_store::work::{JobBounds, JobStore};
+use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
+
+use crate::metrics::JobMetrics;
+use crate::webhook::Webhooks;
+
+pub(crate) use room::Room;
+
+/// Requests that wait for the end of a job at once; what is beyond is answered at once.
+const WAITERS: usize = 1024;
+/// Ends that are told at once; whoever misses one looks into the store, as for an end in another process.
+const TOLD: usize = 1024;
+
+/// See the module.
+pub(crate) struct Jobs {
+    pub(crate) store: Arc<dyn JobStore>,
+    pub(crate) rules: Rules,
+    /// What links begin with.
+    pub(crate) base: String,
+    /// For inputs on their way to the store.
+    pub(crate) submitted: Room,
+    /// For inputs in the hands of workers.
+    pub(crate) inputs: Room,
+    /// For results on their way to the store.
+    pub(crate) results: Room,
+    /// For results on their way to clients.
+    pub(crate) fetched: Room,
+    ended: broadcast::Sender<JobId>,
+    given_up: broadcast::Sender<JobId>,
+    waiting: Semaphore,
+    webhooks: Option<Webhooks>,
+    metrics: JobMetrics,
+}
+
+impl Jobs {
+    pub(crate) fn new(
+        store: Arc<dyn JobStore>,
+        rules: Rules,
+        base: String,
+        memory: u64,
+        webhooks: Option<Webhooks>,
+        metrics: JobMetrics,
+    ) -> Self {
+        let room = |longest: u64| Room::new((memory / 4).max(longest));
+        Self {
+            store,
+            base,
+            submitted: room(rules.input_max_bytes),
+            inputs: room(rules.input_max_bytes),
+            results: room(rules.result_max_bytes),
+            fetched: room(rules.result_max_bytes),
+            rules,
+            ended: broadcast::Sender::new(TOLD),
+            given_up: broadcast::Sender::new(TOLD),
+            waiting: Semaphore::new(WAITERS),
+            webhooks,
+            metrics,
+        }
+    }
+
+    /// When a job that ends now is removed.
+    pub(crate) fn expires_at(&self, now: Millis) -> Millis {
+        now.plus_ms(u64::try_from(self.rules.retention.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// The bounds of one that is submitted now.
+    pub(crate) fn bounds(&self, now: Millis) -> JobBounds {
+        JobBounds { max_queued: self.rules.max_queued, expires_at: self.expires_at(now) }
+    }
+
+    /// A job has come to its end, by this process's doing: whoever waits for it is told.
+    pub(crate) async fn tell_end(
+        &self,
+        id: JobId,
+        upstream: &UpstreamName,
+        status: JobStatus,
+        webhook: bool,
+    ) {
+        self.metrics.ended(upstream, status);
+        // nobody may be waiting
+        let _ = self.ended.send(id);
+        if let (Some(webhooks), true) = (&self.webhooks, webhook) {
+            match self.store.job(&id).await {
+                Ok(Some(job)) => webhooks.send(&job, &self.base),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(job = %id, %error, "a job could not be read, its webhook is not called");
+                    webhooks.lost();
+                }
+            }
+        }
+    }
+
+    /// Whether webhooks are called, and whether also at addresses that are not public.
+    pub(crate) fn webhooks(&self) -> Option<&Webhooks> {
+        self.webhooks.as_ref()
+    }
+
+    /// A job's owner has given it up: a worker of this process that has it is told at once.
+    pub(crate) fn tell_given_up(&self, id: JobId) {
+        let _ = self.given_up.send(id);
+    }
+
+    /// Hears of jobs that are given up from now on.
+    pub(crate) fn given_up(&self) -> Told {
+        Told(self.given_up.subscribe())
+    }
+
+    /// A place among those who wait for ends, and the news of ends from now on; `None` = too many wait.
+    pub(crate) fn wait(&self) -> Option<(SemaphorePermit<'_>, Told)> {
+        let place = self.waiting.try_acquire().ok()?;
+        Some((place, Told(self.ended.subscribe())))
+    }
+
+    /// Brings the gauges up to date.
+    pub(crate) async fn measure(&self, within: Duration) {
+        if let Ok(Ok(depths)) = tokio::time::timeout(within, self.store.depth()).await {
+            self.metrics.set_depth(&depths);
+        }
+    }
+}
+
+/// News of jobs.
+pub(crate) struct Told(broadcast::Receiver<JobId>);
+
+impl Told {
+    /// Waits until there may be news of this job.
+    pub(crate) async fn of(&mut self, id: &JobId) {
+        loop {
+            match self.0.recv().await {
+                Ok(told) if told != *id => {}
+                // what was missed may have been this one
+                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => return,
+                Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+            }
+        }
+    }
+}
