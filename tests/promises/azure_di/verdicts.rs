@@ -330,6 +330,22 @@ async fn a_poll_whose_client_leaves_teaches_too() {
     assert_eq!((di.submits().len(), di.polls().len()), (1, 1));
 }
 
+/// Results are long: what is read of one is its state, and the rest goes by.
+#[tokio::test]
+async fn a_result_of_any_length_says_that_the_document_is_good() {
+    let di = AzureDi::start().await;
+    let slots = [("MEMORY", "max_body_bytes: 1000"), ("DI", "negative_cache: {mode: observe}")];
+    let gateway = facade(&di, &slots).await;
+    di.on(&DOC[..], failing());
+    end(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await).await;
+    assert_eq!(entry_count(&gateway).await, 1);
+    di.on(&DOC[..], Fate::succeeds_at_length(1 << 20));
+    let done = end(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await).await;
+    assert!(done.complete && done.body.len() > 2 << 20, "{}", done.body.len());
+    assert_eq!(done.json()["status"], "succeeded");
+    assert_eq!(entry_count(&gateway).await, 0);
+}
+
 #[tokio::test]
 async fn a_failure_over_the_size_that_is_kept_is_passed_on_whole_and_not_remembered() {
     let di = AzureDi::start().await;
