@@ -231,6 +231,7 @@ async fn a_key_stands_for_one_request() {
     let theirs = Post::to(gateway.addr, JOB).bearer("tok-2").header("Idempotency-Key", "order-7");
     let theirs = theirs.body(&DOC2[..]).send().await;
     assert_eq!((theirs.status, theirs.header("idempotent-replayed")), (202, None), "{}", theirs.text());
+    upstream.wait_calls(2).await;
     gate.open();
     end(&gateway, &id(&first)).await;
     let after = form("three", &DOC).send().await;
