@@ -134,16 +134,24 @@ struct Scratch {
     hash: String,
     sorted: String,
     set: String,
+    stream: String,
 }
 
 impl Scratch {
     fn new(prefix: &str, random: u64) -> Self {
         let name = |kind: &str| format!("{{{prefix}}}:probe:{random:016x}:{kind}");
-        Self { text: name("s"), number: name("n"), hash: name("h"), sorted: name("z"), set: name("t") }
+        Self {
+            text: name("s"),
+            number: name("n"),
+            hash: name("h"),
+            sorted: name("z"),
+            set: name("t"),
+            stream: name("x"),
+        }
     }
 
-    fn all(&self) -> [&str; 5] {
-        [&self.text, &self.number, &self.hash, &self.sorted, &self.set]
+    fn all(&self) -> [&str; 6] {
+        [&self.text, &self.number, &self.hash, &self.sorted, &self.set, &self.stream]
     }
 }
 
@@ -160,6 +168,8 @@ struct Probe<'a> {
 #[derive(Default)]
 struct Lacks {
     commands: Vec<&'static str>,
+    /// Those that jobs alone need.
+    of_jobs: Vec<&'static str>,
     unknown: Vec<&'static str>,
     keys: bool,
     channels: bool,
@@ -267,6 +277,12 @@ impl Probe<'_> {
             ("ZCARD", keys.keyed()),
             ("SMEMBERS", keys.accepted()),
             ("HGETALL", keys.tripped()),
+            ("ZCARD", keys.operations()),
+            ("ZCARD", keys.looks()),
+            ("GET", keys.op_seq()),
+            ("ZCARD", keys.jobs()),
+            ("ZCARD", keys.ends()),
+            ("SMEMBERS", keys.job_upstreams()),
         ];
         let schema = keys.schema();
         for (name, key) in shared {
@@ -334,9 +350,8 @@ impl Probe<'_> {
         if lacks.channels {
             grant.push(channels);
         }
-        grant.extend(
-            lacks.commands.iter().map(|name| format!("+{}", name.to_ascii_lowercase().replace(' ', "|"))),
-        );
+        let right = |name: &&str| format!("+{}", name.to_ascii_lowercase().replace(' ', "|"));
+        grant.extend(lacks.commands.iter().map(right));
         if !grant.is_empty() {
             let mut not = Vec::new();
             if !lacks.commands.is_empty() {
@@ -356,6 +371,14 @@ impl Probe<'_> {
                 format!("as an administrator: ACL SETUSER {user} {}", grant.join(" ")),
             );
         }
+        if !lacks.of_jobs.is_empty() {
+            let cause =
+                format!("the user {user} may not run {}: no jobs are taken in", lacks.of_jobs.join(", "));
+            let grant: Vec<_> = lacks.of_jobs.iter().map(right).collect();
+            let cure =
+                format!("where jobs are used, as an administrator: ACL SETUSER {user} {}", grant.join(" "));
+            self.find(Severity::Warning, About::Rights, cause, cure);
+        }
         Ok(())
     }
 
@@ -372,13 +395,17 @@ impl Probe<'_> {
                 lacks.keys = true;
             } else if text.contains("access a channel") || text.contains("one of the channels") {
                 lacks.channels = true;
+            } else if is_of_streams(name) {
+                put(&mut lacks.of_jobs);
             } else {
                 put(&mut lacks.commands);
             }
         } else if text.contains("unknown command") || text.contains("unknown subcommand") {
             put(&mut lacks.unknown);
-        } else if error.kind() != ErrorKind::Server(ServerErrorKind::NoScript) {
-            // a script that could not be loaded cannot be called either
+        } else if error.kind() != ErrorKind::Server(ServerErrorKind::NoScript)
+            && error.code() != Some("NOGROUP")
+        {
+            // a script that could not be loaded cannot be called either, nor is there a group that could not be made
             self.refused(error);
         }
     }
@@ -453,6 +480,11 @@ async fn ask_server_of(wire: &mut Wire, key: &str, command: Cmd) -> RedisResult<
     }
 }
 
+/// Whether a command is one of streams, which hold jobs and nothing else.
+fn is_of_streams(name: &str) -> bool {
+    name.starts_with('X')
+}
+
 /// Whether a version such as `7.0.15` is older; one that cannot be read is not.
 fn older(version: &str, than: (u32, u32)) -> bool {
     let mut parts = version.split('.').map(str::parse);
@@ -466,7 +498,7 @@ fn older(version: &str, than: (u32, u32)) -> bool {
 fn commands(scratch: &Scratch, channel: &str) -> Vec<(&'static str, Cmd)> {
     const BODY: &str = "return KEYS[1]";
     let script = Script::new(BODY);
-    let Scratch { text, number, hash, sorted, set } = scratch;
+    let Scratch { text, number, hash, sorted, set, stream } = scratch;
     let mut list = Vec::new();
     let mut add = |name: &'static str, args: &[&str]| {
         let mut words = name.split(' ');
@@ -503,6 +535,15 @@ fn commands(scratch: &Scratch, channel: &str) -> Vec<(&'static str, Cmd)> {
     add("ZREM", &[sorted, "b"]);
     add("ZPOPMIN", &[sorted]);
     add("SMEMBERS", &[set]);
+    add("XADD", &[stream, "1-1", "f", "v"]);
+    add("XGROUP CREATE", &[stream, "g", "0", "MKSTREAM"]);
+    add("PEXPIRE", &[stream, &left]);
+    add("XREADGROUP", &["GROUP", "g", "c", "COUNT", "1", "STREAMS", stream, ">"]);
+    add("XPENDING", &[stream, "g"]);
+    add("XCLAIM", &[stream, "g", "c", "0", "1-1", "JUSTID"]);
+    add("XACK", &[stream, "g", "1-1"]);
+    add("XDEL", &[stream, "1-1"]);
+    add("XLEN", &[stream]);
     add("SCRIPT LOAD", &[BODY]);
     add("EVALSHA", &[script.get_hash(), "1", text]);
     add("PUBLISH", &[channel, NO_EVENT]);
@@ -525,7 +566,8 @@ mod tests {
             for call in text.split("redis.call('").chain(text.split("redis.pcall('")).skip(1) {
                 let name = call.split('\'').next().unwrap_or_default();
                 let is_name = name.bytes().all(|b| b.is_ascii_uppercase());
-                assert!(!is_name || name.is_empty() || tried.contains(&name), "{name} is not tried");
+                let is_tried = tried.iter().any(|tried| tried.split(' ').next() == Some(name));
+                assert!(!is_name || name.is_empty() || is_tried, "{name} is not tried");
             }
         }
     }

@@ -169,3 +169,21 @@ impl Subscriber for Log {
 
     fn exit(&self, _: &Id) {}
 }
+
+/// Gives a user the rights that the documentation lists, under another prefix.
+pub fn documented_user(
+    server: &nevertwice_testkit::Redis,
+    prefix: &str,
+    options: RedisOptions,
+) -> RedisOptions {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating.md");
+    let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let line = text.lines().find_map(|line| line.strip_prefix("user gateway on >PASSWORD "));
+    let rules = line.unwrap_or_else(|| panic!("no line for an ACL in {path}"));
+    let rules = rules.replace("{nevertwice}", &format!("{{{prefix}}}"));
+    let rules: Vec<_> = rules.split(' ').collect();
+    let set = server.ask(&[&["acl", "setuser", "gateway", "reset", "on", ">secret"], &rules[..]].concat());
+    assert_eq!(set, "OK");
+    let (username, password) = (Some("gateway".to_owned()), Some("secret".to_owned().into()));
+    RedisOptions { username, password, ..options }
+}

@@ -87,6 +87,22 @@ async fn slow_a_cluster_conforms() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_operations_and_jobs_conform_on_a_cluster_with_the_documented_rights() {
+    let cluster = Cluster::start(3, 0).await;
+    let case = Cell::new(0);
+    nevertwice_store::work::suite::conformance(async |clock| {
+        case.set(case.get() + 1);
+        let prefix = format!("case-{}", case.get());
+        let mut options = cluster.options(&prefix);
+        for node in &cluster.0 {
+            options = documented_user(node, &prefix, options);
+        }
+        Arc::new(RedisStore::start(options, clock).await)
+    })
+    .await;
+}
+
 async fn hears(a: &RedisStore, b: &RedisStore, n: u64) {
     until("it is recorded", LONG, async || record(a, n).await.is_ok() && near(a, n)).await;
     until("it is known", LONG, async || recall(b, n).await.is_ok_and(|entry| entry.is_some()) && near(b, n))

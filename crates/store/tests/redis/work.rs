@@ -1,4 +1,4 @@
-//! Operations and jobs on Redis: what the suite cannot see from one process, and what becomes of them when servers fail.
+//! Operations and jobs on Redis: what the suite cannot see from one process.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +20,8 @@ use nevertwice_testkit::Redis;
 use tokio::task::JoinSet;
 
 use super::bench::{self, LONG, PREFIX, SECOND, until};
+
+mod faults;
 
 /// A store on the clock of the world.
 async fn open(options: RedisOptions) -> Arc<RedisStore> {
@@ -84,12 +86,13 @@ fn lives(server: &Redis) -> BTreeMap<String, i64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_operations_and_jobs_conform() {
+async fn slow_operations_and_jobs_conform_with_the_documented_rights() {
     let server = Redis::start();
     let case = Cell::new(0);
     suite::conformance(async |clock| {
         case.set(case.get() + 1);
-        let options = bench::options(server.addr(), &format!("case-{}", case.get()));
+        let prefix = format!("case-{}", case.get());
+        let options = bench::documented_user(&server, &prefix, bench::options(server.addr(), &prefix));
         Arc::new(RedisStore::start(options, clock).await)
     })
     .await;
@@ -319,101 +322,6 @@ async fn what_is_over_is_swept_and_leaves_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_scripts_are_loaded_again() {
-    let server = Redis::start();
-    let store = open(bench::options(server.addr(), PREFIX)).await;
-    let flush = || assert_eq!(server.ask(&["script", "flush", "sync"]), "OK");
-    flush();
-    let job = submit(&store, 1).await;
-    flush();
-    let claim = claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
-    flush();
-    assert!(store.sending(&claim).await.is_ok_and(|held| held));
-    flush();
-    assert_eq!(store.renew(&claim).await.ok(), Some(Held::Yes));
-    flush();
-    assert!(finish(&store, &claim).await);
-    assert_eq!(status(&store, &job.id).await, Some(JobStatus::Succeeded));
-    flush();
-    let operation = samples::operation(1, now());
-    assert!(store.put(&operation).await.is_ok());
-    flush();
-    assert_eq!(store.settle(&operation.id).await.ok(), Some(true));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_lost_all_data_has_no_jobs_and_takes_new_ones() {
-    let server = Redis::start();
-    let store = open(bench::options(server.addr(), PREFIX)).await;
-    let (first, second) = (submit(&store, 1).await, submit(&store, 2).await);
-    let old = claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
-    let operation = samples::operation(1, now());
-    assert!(store.put(&operation).await.is_ok());
-    assert_eq!(server.ask(&["flushall"]), "OK");
-    for id in [first.id, second.id] {
-        assert_eq!(status(&store, &id).await, None);
-        assert_eq!(store.input(&id).await.ok(), Some(None));
-        assert_eq!(store.result(&id).await.ok(), Some(None));
-        assert_eq!(store.cancel(&id, later()).await.ok(), Some(None));
-        assert_eq!(store.retry(&id).await.ok(), Some(None));
-    }
-    assert_eq!(store.renew(&old).await.ok(), Some(Held::No));
-    assert!(!store.sending(&old).await.unwrap_or(true));
-    assert!(!finish(&store, &old).await);
-    assert!(claim(&store, Duration::ZERO).await.is_none());
-    assert_eq!(store.depth().await.ok(), Some(Vec::new()));
-    assert_eq!(store.operation(&operation.id).await.ok(), Some(None));
-    assert_eq!(store.settle(&operation.id).await.ok(), Some(false));
-    assert_eq!(store.due(later(), later(), 10).await.map(|due| due.len()).ok(), Some(0));
-    let job = submit(&store, 3).await;
-    assert_eq!(claim(&store, LONG).await.map(|claim| claim.job.id), Some(job.id));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_away_is_an_error_and_what_was_acknowledged_is_there_again() {
-    let mut server = Redis::with(&["--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
-    let store = open(bench::options(server.addr(), PREFIX)).await;
-    let mut acknowledged = Vec::new();
-    for n in 0..20 {
-        acknowledged.push(submit(&store, n).await);
-    }
-    let running = claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
-    assert!(store.sending(&running).await.is_ok_and(|held| held));
-    let operation = samples::operation(1, now());
-    assert!(store.put(&operation).await.is_ok());
-    server.kill();
-    let kind =
-        bench::kind_of(store.submit(samples::job(50, now()), samples::input(50), None, &bounds()).await);
-    assert!(matches!(kind, Some(StoreErrorKind::Io | StoreErrorKind::Busy)), "{kind:?}");
-    for kind in [
-        bench::kind_of(store.job(&running.job.id).await),
-        bench::kind_of(store.input(&running.job.id).await),
-        bench::kind_of(store.claim(&ocr(), LONG).await),
-        bench::kind_of(store.renew(&running).await),
-        bench::kind_of(store.sending(&running).await),
-        bench::kind_of(store.list(&JobQuery { limit: 1, ..JobQuery::default() }).await),
-        bench::kind_of(store.depth().await),
-        bench::kind_of(store.operation(&operation.id).await),
-        bench::kind_of(store.due(now(), later(), 1).await),
-    ] {
-        assert!(matches!(kind, Some(StoreErrorKind::Io | StoreErrorKind::Busy)), "{kind:?}");
-    }
-    server.restart();
-    until("it is back", LONG, async || store.job(&running.job.id).await.is_ok()).await;
-    for job in &acknowledged {
-        let expected = if job.id == running.job.id { JobStatus::Running } else { JobStatus::Queued };
-        assert_eq!(status(&store, &job.id).await, Some(expected));
-        assert!(store.input(&job.id).await.is_ok_and(|input| input.is_some()));
-    }
-    assert_eq!(store.renew(&running).await.ok(), Some(Held::Yes), "it is ours still");
-    assert!(finish(&store, &running).await);
-    for job in &acknowledged[1..] {
-        assert_eq!(claim(&store, LONG).await.map(|claim| claim.job.id), Some(job.id));
-    }
-    assert_eq!(store.operation(&operation.id).await.ok(), Some(Some(operation)));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_processes_one_looks_at_an_operation_and_one_settles_it() {
     let server = Redis::start();
     let stores = pair(&server).await;
@@ -452,27 +360,4 @@ async fn of_two_processes_one_looks_at_an_operation_and_one_settles_it() {
         });
     }
     assert_eq!(settlers.join_all().await.into_iter().sum::<u32>(), 100);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_this_version_cannot_read_holds_nothing_up() {
-    let server = Redis::start();
-    let store = open(bench::options(server.addr(), PREFIX)).await;
-    let jobs = [submit(&store, 1).await, submit(&store, 2).await, submit(&store, 3).await];
-    let name = |job: &Job| format!("{{{PREFIX}}}:j:{}", job.id);
-    server.ask(&["hset", &name(&jobs[0]), "v", "2{}"]);
-    server.ask(&["hset", &name(&jobs[1]), "v", "1{\"id\":"]);
-    assert_eq!(bench::kind_of(store.job(&jobs[0].id).await), Some(StoreErrorKind::Newer));
-    assert_eq!(bench::kind_of(store.job(&jobs[1].id).await), Some(StoreErrorKind::Corrupt));
-    assert_eq!(claim(&store, LONG).await.map(|claim| claim.job.id), Some(jobs[2].id));
-    let page = store.list(&JobQuery { limit: 10, ..JobQuery::default() }).await;
-    assert_eq!(page.map(|page| page.items.len()).ok(), Some(1));
-    let operations = [samples::operation(1, now()), samples::operation(2, now())];
-    for operation in &operations {
-        assert!(store.put(operation).await.is_ok());
-    }
-    server.ask(&["hset", &format!("{{{PREFIX}}}:op:{}", operations[0].id), "v", "?"]);
-    assert_eq!(bench::kind_of(store.operation(&operations[0].id).await), Some(StoreErrorKind::Corrupt));
-    let due = store.due(later(), later(), 10).await.unwrap_or_else(|error| panic!("due: {error}"));
-    assert_eq!(due.iter().map(|operation| operation.id).collect::<Vec<_>>(), [operations[1].id]);
 }

@@ -67,11 +67,12 @@ async fn job(store: &SqliteWork, id: &JobId) -> Result<Job, Failed> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_on_sqlite_conforms() {
     let directories = Mutex::new(Vec::new());
-    suite::conformance(async |clock| {
+    let make = async |clock: Arc<ManualClock>| {
         let directory = tempfile::tempdir().unwrap_or_else(|e| unreachable!("{e}"));
         let store = SqliteWork::open(directory.path(), clock).unwrap_or_else(|e| unreachable!("{e}"));
         directories.lock().unwrap_or_else(PoisonError::into_inner).push(directory);
         Arc::new(store)
-    })
-    .await;
+    };
+    suite::conformance(&make).await;
+    suite::forgets(&make).await;
 }

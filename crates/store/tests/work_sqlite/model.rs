@@ -170,7 +170,8 @@ impl World {
                 both!(self, put(&operation));
             }
             16 => {
-                both!(self, due(now, now.plus_ms(500), rng.usize(1..4)));
+                let limit = rng.usize(1..4);
+                both!(self, due(now, now.plus_ms(500), limit));
             }
             17 => {
                 let n = rng.u64(..20);
@@ -194,7 +195,8 @@ impl World {
         both!(self, job(&id));
         both!(self, input(&id));
         both!(self, result(&id));
-        both!(self, operation(&samples::operation_id(rng.u64(..20))));
+        let operation = samples::operation_id(rng.u64(..20));
+        both!(self, operation(&operation));
         let query = JobQuery {
             tenant: rng.bool().then(|| samples::tenant("a")),
             upstream: rng.bool().then(|| samples::upstream("ocr")),

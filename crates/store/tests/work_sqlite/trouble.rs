@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nevertwice_domain::clock::{Clock, ManualClock};
@@ -94,6 +95,16 @@ async fn nobody_else_may_read_the_files() -> Done {
     for name in [FILE, LOG, "work.sqlite3-shm", "work.lock"] {
         let mode = fs::metadata(directory.join(name))?.permissions().mode() & 0o777;
         assert_eq!(mode, 0o600, "{name}");
+    }
+    Ok(())
+}
+
+/// Waits for what comes by itself.
+async fn until(come: impl AsyncFn() -> Result<bool, Failed>) -> Done {
+    let began = Instant::now();
+    while !come().await? {
+        assert!(began.elapsed() < Duration::from_secs(60), "it never came");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     Ok(())
 }
@@ -208,9 +219,9 @@ async fn a_job_that_is_damaged_while_open_stops_no_other() -> Done {
     assert!(claim(&store).await?.is_none());
     assert_eq!(store.job(&jobs[0].id).await.err().map(|e| e.kind), Some(StoreErrorKind::Corrupt));
     // Until the sweep has looked at the one whose time seems to be over.
-    while store.job(&jobs[1].id).await.is_ok() {
-        tokio::task::yield_now().await;
-    }
+    until(async || Ok(store.job(&jobs[1].id).await.is_err())).await?;
+    let depth = store.depth().await?;
+    assert_eq!((depth[0].queued, depth[0].running), (0, 2), "what is damaged counts no more");
     submit(&store, &clock, 9, samples::input(9)).await?;
     assert_eq!(all(&store).await?.len(), 3);
     drop(store);
@@ -235,16 +246,12 @@ async fn what_is_over_leaves_the_file() -> Done {
         looker.query_row(&format!("SELECT count(*) FROM {what}"), [], |row| row.get::<_, i64>(0))
     };
     for table in ["jobs", "inputs", "operations"] {
-        while count(table)? > 0 {
-            tokio::task::yield_now().await;
-        }
+        until(async || Ok(count(table)? == 0)).await?;
     }
     drop(looker);
     assert_eq!(store.depth().await?, []);
     // The pages are given back little by little, while nothing else is to be done.
-    while fs::metadata(&file)?.len() > 20_000_000 {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    until(async || Ok(fs::metadata(&file)?.len() < 20_000_000)).await?;
     submit(&store, &clock, 1000, samples::input(1)).await?;
     Ok(())
 }

@@ -10,6 +10,8 @@ local was = redis.call('HMGET', KEYS[1], 'r', 'd', 'e')
 if was[2] == ARGV[2] then return 'done' end
 if was[1] ~= ARGV[1] then return 'changed' end
 if ARGV[15] ~= '' and ARGV[15] ~= 'drop' and redis.call('HGET', KEYS[5], 'm') ~= ARGV[15] then return 'lost' end
+-- a write that takes no memory comes first: after it a full server lets a script finish
+redis.call('ZREM', KEYS[3], '')
 local entry = was[3] or ''
 if ARGV[7] == 'new' then
   entry = enqueue(KEYS[2], ARGV[9], ARGV[10], ARGV[13])

@@ -20,7 +20,7 @@ local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', ARGV[1], 'WITHSCORES', 
 local read = redis.call('XREADGROUP', 'GROUP', GROUP, RUNNING, 'COUNT', 1, 'STREAMS', KEYS[1], '>')
 local new = read and read[1][2][1]
 if new and due[1] and tonumber(due[2]) <= tonumber(new[2][4]) then
-  wait_until(KEYS[1], KEYS[2], new[1], new[2][4], math.max(redis.call('PTTL', KEYS[1]), 1))
+  wait_until(KEYS[1], KEYS[2], new[1], new[2][4], math.max(redis.call('PTTL', KEYS[1]), 86400000))
   new = nil
 end
 if new then return {'job', new[1], new[2][2]} end

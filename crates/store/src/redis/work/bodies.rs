@@ -56,8 +56,8 @@ impl Shared {
     pub(super) async fn body(&self, key: &str) -> Result<Option<Bytes>, StoreError> {
         let mut first = pipe();
         first.cmd("HMGET").arg(key).arg("m").arg(0);
-        let (answer,): ((Option<Vec<u8>>, Option<Vec<u8>>),) =
-            self.link.ask(&first, self.budget(PIECE)).await?;
+        type Pair = (Option<Vec<u8>>, Option<Vec<u8>>);
+        let (answer,): (Pair,) = self.link.ask(&first, self.budget(PIECE)).await?;
         let (Some(length), Some(piece)) = answer else { return Ok(None) };
         let length = number(&length).filter(|length| *length <= MOST).ok_or_else(|| corrupt("a body"))?;
         let length = usize::try_from(length).map_err(|_| corrupt("a body"))?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nevertwice_domain::clock::Millis;
-use nevertwice_domain::job::{JobId, JobStatus};
+use nevertwice_domain::job::{Job, JobId, JobStatus};
 use nevertwice_domain::tenant::UpstreamName;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ const PASSED_OVER: u32 = 100;
 
 /// What a look at the stream gave.
 enum Found {
-    Job(Taken),
+    Job(Box<Taken>),
     /// Nothing; it is known when the next one that waits is due.
     Nothing(Option<Millis>),
 }
@@ -118,7 +118,8 @@ impl Shared {
                         return Err(corrupt("a job in a stream"));
                     };
                     if let Some(claim) = self.hand_out(upstream, &id, entry).await? {
-                        return Ok(Found::Job(Taken { shared: Arc::clone(self), claim: Some(claim) }));
+                        let taken = Taken { shared: Arc::clone(self), claim: Some(claim) };
+                        return Ok(Found::Job(Box::new(taken)));
                     }
                 }
                 _ => return Err(corrupt("a stream of jobs")),
@@ -155,8 +156,9 @@ impl Shared {
                 self.drop_job(&Row::end_member(&row.job), &row.result).await?;
                 return Ok(None);
             }
-            // somebody else was handed it meanwhile
-            if *before.get_or_insert_with(|| row.token.clone()) != row.token || row.job.status.is_final() {
+            // somebody else was handed it meanwhile, or who let the claim lapse is back
+            let seen = (row.token.clone(), Job { cancel: false, ..row.job.clone() });
+            if *before.get_or_insert_with(|| seen.clone()) != seen {
                 return Ok(None);
             }
             life::hand_out(&mut row.job, self.now());

@@ -28,14 +28,18 @@ pub(super) struct Counts {
 impl Counts {
     /// Counts a job, by `1` in and by `-1` out.
     pub(super) fn add(&mut self, job: &Job, by: i64) {
-        if job.status.is_final() {
-            return;
+        self.add_to(&job.upstream, job.status, by);
+    }
+
+    fn add_to(&mut self, upstream: &UpstreamName, status: JobStatus, by: i64) {
+        let counts = self.jobs.entry(upstream.clone()).or_default();
+        match status {
+            JobStatus::Queued => counts.0 = counts.0.saturating_add_signed(by),
+            JobStatus::Running => counts.1 = counts.1.saturating_add_signed(by),
+            _ => {}
         }
-        let counts = self.jobs.entry(job.upstream.clone()).or_default();
-        let count = if job.status == JobStatus::Queued { &mut counts.0 } else { &mut counts.1 };
-        *count = count.saturating_add_signed(by);
         if counts == &(0, 0) {
-            self.jobs.remove(&job.upstream);
+            self.jobs.remove(upstream);
         }
     }
 
@@ -172,14 +176,15 @@ impl Steps<'_> {
         values: impl Params + Clone,
     ) -> rusqlite::Result<Option<StoredJob>> {
         let sql = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE {which} LIMIT 1");
-        let mut statement = self.connection.prepare_cached(&sql)?;
+        let connection = self.connection;
+        let mut statement = connection.prepare_cached(&sql)?;
         loop {
             let found = statement
                 .query_row(values.clone(), |row| Ok((row.get(0)?, StoredJob::decode(row)?)))
                 .optional()?;
             match found {
                 Some((_, Ok(stored))) => return Ok(Some(stored)),
-                Some((sequence, Err(_))) => set_aside(self.connection, sequence)?,
+                Some((sequence, Err(_))) => self.set_aside(sequence)?,
                 None => return Ok(None),
             }
         }
@@ -227,7 +232,8 @@ impl Steps<'_> {
     /// Removes some of the jobs whose time is over.
     pub(super) fn sweep_jobs(&mut self) -> rusqlite::Result<()> {
         let sql = format!("SELECT {JOB_COLUMNS} FROM jobs WHERE removed_at <= ? ORDER BY removed_at LIMIT ?");
-        let mut statement = self.connection.prepare_cached(&sql)?;
+        let connection = self.connection;
+        let mut statement = connection.prepare_cached(&sql)?;
         let mut rows = statement.query((self.now.0, SWEEP_ROWS))?;
         let (mut gone, mut damaged, mut bytes) = (Vec::new(), Vec::new(), 0);
         while let Some(row) = rows.next()? {
@@ -250,7 +256,7 @@ impl Steps<'_> {
             self.drop_body("results", sequence)?;
             self.connection.prepare_cached("DELETE FROM jobs WHERE sequence = ?")?.execute([sequence])?;
         }
-        damaged.into_iter().try_for_each(|sequence| set_aside(self.connection, sequence))
+        damaged.into_iter().try_for_each(|sequence| self.set_aside(sequence))
     }
 
     /// Writes a job; `before` = as it was.
@@ -302,16 +308,26 @@ impl Steps<'_> {
         let sql = format!("SELECT coalesce(max(sequence), 0) + 1 FROM {table}");
         self.connection.prepare_cached(&sql)?.query_row([], |row| row.get(0))
     }
-}
 
-/// A row that does not verify stays where it is for people to see, and is in nobody's way.
-fn set_aside(connection: &Connection, sequence: i64) -> rusqlite::Result<()> {
-    tracing::error!(
-        sequence,
-        "a stored job is damaged and is not handed out: restore work.sqlite3 from a backup"
-    );
-    connection
-        .prepare_cached("UPDATE jobs SET status = ?, removed_at = ? WHERE sequence = ?")?
-        .execute((SET_ASIDE, i64::MAX, sequence))
-        .map(|_| ())
+    /// A row that does not verify stays where it is for people to see, and is in nobody's way. It counts no more, as far as can be
+    /// told what it counted for.
+    fn set_aside(&mut self, sequence: i64) -> rusqlite::Result<()> {
+        tracing::error!(
+            sequence,
+            "a stored job is damaged and is not handed out: restore work.sqlite3 from a backup"
+        );
+        let counted = "SELECT upstream, status FROM jobs WHERE sequence = ?";
+        let counted = self.connection.prepare_cached(counted)?.query_row([sequence], |row| {
+            Ok((UpstreamName::new(row.get_ref(0)?.as_str()?).ok(), row.get::<_, i64>(1)?))
+        });
+        if let (Some(upstream), status) = counted?
+            && let Some(status) = JobStatus::ALL.iter().find(|s| schema::number_of(**s) == status)
+        {
+            self.counts.add_to(&upstream, *status, -1);
+        }
+        self.connection
+            .prepare_cached("UPDATE jobs SET status = ?, removed_at = ? WHERE sequence = ?")?
+            .execute((SET_ASIDE, i64::MAX, sequence))
+            .map(|_| ())
+    }
 }

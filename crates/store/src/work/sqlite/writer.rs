@@ -280,7 +280,11 @@ impl Writer {
             if free <= FREE_PAGES || free <= all / 4 {
                 return Ok(false);
             }
-            self.connection.execute_batch(&format!("PRAGMA incremental_vacuum({SHRINK_PAGES})"))?;
+            let mut vacuum =
+                self.connection.prepare(&format!("PRAGMA incremental_vacuum({SHRINK_PAGES})"))?;
+            let mut pages = vacuum.query([])?;
+            // A step for each page.
+            while pages.next()?.is_some() {}
             Ok(true)
         });
         shrunk.unwrap_or_else(|error| {
