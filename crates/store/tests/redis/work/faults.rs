@@ -70,7 +70,8 @@ async fn a_server_that_is_away_is_an_error_and_what_was_acknowledged_is_there_ag
     let operation = samples::operation(1, now());
     assert!(store.put(&operation).await.is_ok());
     server.kill();
-    let kind = bench::kind_of(store.submit(samples::job(50, now()), samples::input(50), None, &bounds()).await);
+    let kind =
+        bench::kind_of(store.submit(samples::job(50, now()), samples::input(50), None, &bounds()).await);
     assert!(matches!(kind, Some(StoreErrorKind::Io | StoreErrorKind::Busy)), "{kind:?}");
     for kind in [
         bench::kind_of(store.job(&running.job.id).await),
