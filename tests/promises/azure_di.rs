@@ -26,7 +26,9 @@ pub fn yaml(di: &AzureDi, slots: &[(&str, &str)]) -> String {
     }
     for (slot, text) in slots {
         match *slot {
-            "BASE" => upstream.push_str(&format!("  base_url: {text}\n")),
+            "BASE" => {
+                format!("base_url: {text}").lines().for_each(|line| upstream.push_str(&format!("  {line}\n")))
+            }
             "DI" => text.lines().for_each(|line| upstream.push_str(&format!("  {line}\n"))),
             _ => {}
         }
@@ -104,7 +106,8 @@ pub async fn call(gateway: &Gateway, tenant: u8, method: &str, path: &str) -> An
 /// An error of the gateway's own about an operation: a problem document that SDKs can read too.
 pub fn assert_no_operation(answer: &Answer, status: u16, code: &str) {
     assert_own(answer, status, code);
-    let error = &answer.json()["error"];
+    let (status, error) = (&answer.json()["status"], &answer.json()["error"]);
+    assert!(status.is_null(), "what clients read there is the word for an operation's state: {status}");
     assert_eq!(error["code"], code, "{}", answer.text());
     assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{}", answer.text());
 }
@@ -200,6 +203,15 @@ async fn an_upstream_behind_a_prefix_keeps_it_to_itself() {
     assert_eq!(poll(&gateway, &operation).await.json()["status"], "succeeded");
     assert_eq!(di.submits()[0].target, format!("/behind/a/prefix{ANALYZE}"));
     assert!(di.polls()[0].target.starts_with("/behind/a/prefix/documentintelligence/"));
+    // one path of the API, mounted where clients expect it
+    let base = format!("\"{}/documentintelligence\"\nmount: /documentintelligence", di.url());
+    let gateway = facade(&di, &[("BASE", &base)]).await;
+    let asked = Request::post(ANALYZE).bearer("tok-1").body(&DOC2[..]);
+    let submitted = ask(&gateway, asked).await;
+    let operation = operation_below(&submitted, &format!("http://{}", gateway.addr));
+    assert_eq!(operation.replace(id_of(&operation), "@"), ANALYZE.replace(":analyze", "/analyzeResults/@"));
+    assert_eq!(poll(&gateway, &operation).await.json()["status"], "succeeded");
+    assert_eq!(di.submits()[1].target, ANALYZE);
 }
 
 #[tokio::test]
@@ -297,6 +309,52 @@ async fn operations_outlive_the_gateway() {
     let replay = submit(&gateway, ANALYZE, &DOC2[..]).await;
     assert!(replay.status == 202 && replay.is_hit(), "{:?}", replay.headers);
     assert_eq!((di.submits().len(), di.polls().len()), (2, 6));
+}
+
+#[tokio::test]
+async fn an_operation_outlives_the_upstreams_absence() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[]).await;
+    let operation = operation(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await);
+    di.upstream.stop().await;
+    for _ in 0..2 {
+        assert_no_operation(&poll(&gateway, &operation).await, 502, "UPSTREAM_UNREACHABLE");
+    }
+    di.upstream.restart().await;
+    assert_eq!(poll(&gateway, &operation).await.json()["status"], "succeeded");
+}
+
+#[tokio::test]
+async fn an_operation_is_of_one_upstream() {
+    let di = AzureDi::start().await;
+    let other = format!("- name: other\n  adapter: azuredi-facade\n  base_url: \"{}\"", di.url());
+    let gateway = facade(&di, &[("UPSTREAMS", &other)]).await;
+    let operation = operation(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await);
+    let elsewhere = operation.replacen("/di/", "/other/", 1);
+    assert_no_operation(&poll(&gateway, &elsewhere).await, 404, "OPERATION_NOT_FOUND");
+    assert_eq!((poll(&gateway, &operation).await.status, di.polls().len()), (200, 1));
+}
+
+/// What stands behind the id goes up as it is, and stays below the operation.
+#[tokio::test]
+async fn a_part_is_a_part_of_its_operation() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[]).await;
+    let path = operation(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await);
+    poll(&gateway, &path).await;
+    let bare = path.split('?').next().unwrap();
+    let calls = di.upstream.calls();
+    for part in ["/..", "/../7f", "/figures/../../7f", "/%2e%2e/7f", "/./pdf", "/figures/%2E%2E"] {
+        let answer = poll(&gateway, &format!("{bare}{part}")).await;
+        assert_eq!(answer.status, 400, "{part}");
+    }
+    assert_eq!(di.upstream.calls(), calls);
+    for part in ["/figures/1%2F1", "//pdf", "/pdf/", "/figures/a%20b;c=1"] {
+        poll(&gateway, &format!("{bare}{part}")).await;
+        let sent = di.upstream.last_request();
+        let theirs = di.polls()[0].path().to_owned();
+        assert_eq!(sent.path(), format!("{theirs}{part}"));
+    }
 }
 
 /// Where the memory is off, and where it is off for this upstream, the facade is there all the same.

@@ -4,13 +4,11 @@ import hashlib
 import json
 import shutil
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import httpx
 import openai
@@ -19,9 +17,9 @@ import requests
 
 import stub as upstream
 from conftest import TENANTS, UPSTREAM_CREDENTIAL, Gateway
+from running import eventually
 
 TIMEOUT_S = 30
-T = TypeVar("T")
 
 
 # --- the openai client through the openai adapter -------------------------------------------------------------------
@@ -249,14 +247,6 @@ def assert_told_to_the_operator(gateway: Gateway, fingerprint: str, document: by
 
 def at_least(count: int, events: list[dict]) -> list[dict] | None:
     return events if len(events) >= count else None
-
-
-def eventually(look: Callable[[], T | None], within_s: float = 10) -> T:
-    until = time.monotonic() + within_s
-    while (found := look()) is None:
-        assert time.monotonic() < until, f"not seen within {within_s} s"
-        time.sleep(0.05)
-    return found
 
 
 @pytest.mark.parametrize("upload", UPLOADS, ids=lambda upload: upload.__name__)

@@ -40,6 +40,8 @@ const NEAR_BYTES: u64 = 16 << 20;
 const NEAR_ITEMS: usize = 20_000;
 /// Attempts that are held until their outcome is known.
 const FLIGHTS: usize = 4096;
+/// How often the store is asked whether another process knows the outcome.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// Operations that wait to be stored.
 const LATE: usize = 1024;
 /// How often that is tried, once a second.
@@ -148,7 +150,9 @@ impl Operations {
     /// There is no such operation any more.
     pub(crate) async fn remove(&self, id: &OperationId) {
         self.near.remove(id);
-        drop(self.take_flight(id));
+        if let Some(attempt) = self.take_flight(id) {
+            attempt.land(Landing::NoVerdict);
+        }
         if let Err(error) = bounded(self.store.remove(id)).await {
             tracing::debug!(%error, "a deleted operation stays in the store until it expires");
         }
@@ -179,14 +183,34 @@ impl Operations {
         drop(flights);
         let (operations, drain) = (Arc::clone(self), self.drain.clone());
         self.tracker.spawn(async move {
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = drain.cancelled() => {}
+            let until = tokio::time::Instant::now() + wait;
+            let is_held = || operations.flights.hold().contains_key(&id);
+            while tokio::time::Instant::now() < until && !drain.is_cancelled() && is_held() {
+                tokio::select! {
+                    () = tokio::time::sleep_until(until.min(tokio::time::Instant::now() + ASK_AGAIN)) => {}
+                    () = drain.cancelled() => {}
+                }
+                // the poll that showed it may have come to another process
+                if is_held() && operations.is_over(&id).await {
+                    // it is known before it is recorded
+                    tokio::time::sleep(ASK_AGAIN).await;
+                    break;
+                }
             }
+            // whoever waited asks the memory before it goes upstream
             if let Some(attempt) = operations.take_flight(&id) {
                 attempt.land(Landing::NoVerdict);
             }
         });
+    }
+
+    /// Whether the store says that there is nothing more to be learned from it.
+    async fn is_over(&self, id: &OperationId) -> bool {
+        match bounded(self.store.operation(id)).await {
+            Ok(Some(operation)) => !matches!(operation.at, Whereabouts::Upstream { pending: Some(_), .. }),
+            Ok(None) => true,
+            Err(_) => false,
+        }
     }
 
     /// The attempt that this operation is, if it is held still.

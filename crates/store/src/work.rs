@@ -249,7 +249,7 @@ pub struct JobQuery {
 /// Part of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobPage {
-    /// The jobs.
+    /// The jobs; where few of many match, fewer than asked for, though more may come.
     pub items: Vec<Job>,
     /// Where the next page begins; `None` at the end.
     pub next: Option<JobId>,

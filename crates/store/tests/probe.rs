@@ -106,6 +106,9 @@ async fn rights_that_are_missing_are_told_with_what_grants_them() {
     ] {
         one(&look(&as_user(&server, &rights)).await, Severity::Error, words);
     }
+    let without_streams = look(&as_user(&server, &format!("{all} -xadd -xgroup|create"))).await;
+    let words = ["may not run XADD, XGROUP CREATE", "no jobs are taken in", "gateway +xadd +xgroup|create"];
+    one(&without_streams, Severity::Warning, &words);
     let without_info = look(&as_user(&server, &format!("{all} -info"))).await;
     one(&without_info, Severity::Warning, &["does not say its version", "+info"]);
     // every other right is needed

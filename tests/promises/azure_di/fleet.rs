@@ -85,6 +85,39 @@ async fn a_poll_through_one_replica_is_known_to_all() {
         }
     }
     assert_eq!((di.submits().len(), di.polls().len()), (1, 2));
+    for gateway in [&a, &b, &late] {
+        let timed_out = [("result", "timed_out")];
+        assert_eq!(gateway.metric("gateway_negative_cache_waits_total", &timed_out).await, 0.0);
+    }
+}
+
+/// Behind one address, a poll may reach any replica, and not the one that has the attempt and those who wait for it.
+#[tokio::test]
+async fn whoever_waits_hears_of_it_whichever_replica_is_asked() {
+    let (redis, di) = (Redis::start(), AzureDi::start().await);
+    let wait = ("DI", "negative_cache: {single_flight_wait_ms: 60000}");
+    let configuration = shared(&redis, &yaml(&di, &[wait]));
+    let (a, b) = (Gateway::start(&configuration).await, Gateway::start(&configuration).await);
+    for (n, polls) in [&a, &b].into_iter().enumerate() {
+        let document = format!("waited for {n}");
+        di.on(&document, failing());
+        let first = operation(&a, &submit(&a, ANALYZE, document.clone()).await);
+        let mut waiting = tokio::task::JoinSet::new();
+        for gateway in [&a, &a, &b, &b] {
+            let request = Request::post(&format!("/di{ANALYZE}")).bearer("tok-1");
+            let request = request.header("Content-Type", "application/octet-stream").body(document.clone());
+            let addr = gateway.addr;
+            waiting.spawn(async move { Client::connect(addr).await.request(request).await });
+        }
+        for gateway in [&a, &b] {
+            gateway.wait_metric("gateway_body_memory_bytes", &[], 2.0 * document.len() as f64).await;
+        }
+        assert_eq!(poll(polls, &first).await.json()["status"], "failed");
+        while let Some(answer) = waiting.join_next().await {
+            assert!(answer.unwrap().is_hit(), "polled at replica {n}");
+        }
+        assert_eq!(di.submits_of(&document), 1);
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Where the address of an operation may point, and what the gateway's own is made of.
 
+use nevertwice_testkit::client::h2_post;
 use nevertwice_testkit::{Reply, Upstream};
 
 use super::*;
@@ -124,6 +125,16 @@ async fn without_a_public_address_it_is_the_host_that_was_asked() {
         let operation = operation_below(&submitted, &format!("http://{host}"));
         assert_eq!(poll(&gateway, &operation).await.status, 200);
     }
+}
+
+#[tokio::test]
+async fn over_http_2_it_is_the_authority() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[]).await;
+    let fields = [("authorization", "Bearer tok-1"), ("x-forwarded-host", "evil.test")];
+    let submitted = h2_post(gateway.addr, &format!("/di{ANALYZE}"), &fields, &DOC[..]).await;
+    let operation = operation(&gateway, &submitted);
+    assert_eq!(poll(&gateway, &operation).await.json()["status"], "succeeded");
 }
 
 #[tokio::test]

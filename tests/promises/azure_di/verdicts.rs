@@ -271,6 +271,65 @@ async fn a_document_that_is_analyzed_after_all_is_no_bad_document() {
     settle(&gateway, 5).await;
 }
 
+/// An upstream that fails on everything all of a sudden is ill, at the poll as at the submit.
+#[tokio::test]
+async fn failures_at_the_poll_count_for_the_mass_refusal_guard() {
+    let di = AzureDi::start().await;
+    let rules = "negative_cache: {mass_refusal_guard: {distinct: 3, share: 0.5}}";
+    let gateway = facade(&di, &[("DI", rules)]).await;
+    let one = async |name: &str, fate: Fate| {
+        di.on(name, fate);
+        end(&gateway, &submit(&gateway, ANALYZE, name.to_owned()).await).await
+    };
+    let is_on = async || gateway.metric("gateway_negative_cache_guard", &[("upstream", "di")]).await == 1.0;
+    one("good", Fate::succeeds()).await;
+    for n in 0..5 {
+        one(&format!("transient {n}"), Fate::fails(fault("InternalServerError", "Unknown"))).await;
+    }
+    assert!(!is_on().await, "what is not of the document says nothing");
+    for n in 0..3 {
+        one(&format!("bad {n}"), failing()).await;
+    }
+    assert!(is_on().await);
+    // what it remembered meanwhile is not used, and that it takes documents in is no sign of health
+    assert!(!submit(&gateway, ANALYZE, "bad 0").await.is_hit());
+    assert!(is_on().await);
+    one("good again", Fate::succeeds()).await;
+    assert!(!is_on().await);
+}
+
+#[tokio::test]
+async fn tenants_that_share_nothing_share_no_failure() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[("DI", "negative_cache: {scope: tenant}")]).await;
+    di.on(&DOC[..], failing());
+    end(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await).await;
+    let other = submit_as(&gateway, 2, ANALYZE, "application/octet-stream", &DOC[..]).await;
+    assert!(!other.is_hit());
+    let mine = submit(&gateway, ANALYZE, &DOC[..]).await;
+    assert!(mine.is_hit());
+    assert_eq!(di.submits().len(), 2);
+}
+
+/// Who asks may be gone when the answer comes; it is learned all the same.
+#[tokio::test]
+async fn a_poll_whose_client_leaves_teaches_too() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[]).await;
+    let gate = nevertwice_testkit::Gate::new();
+    di.on(&DOC[..], failing().polled_through(&gate));
+    let operation = operation(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await);
+    let mut client = Client::connect(gateway.addr).await;
+    client.try_send_request(Request::get(&operation).bearer("tok-1")).await.unwrap();
+    gate.wait_waiting(1).await;
+    client.reset();
+    gateway.wait_metric("gateway_negative_cache_entries", &[], 0.0).await;
+    gate.open();
+    gateway.wait_metric("gateway_negative_cache_entries", &[], 1.0).await;
+    assert!(submit(&gateway, ANALYZE, &DOC[..]).await.is_hit());
+    assert_eq!((di.submits().len(), di.polls().len()), (1, 1));
+}
+
 #[tokio::test]
 async fn a_failure_over_the_size_that_is_kept_is_passed_on_whole_and_not_remembered() {
     let di = AzureDi::start().await;
@@ -286,30 +345,122 @@ async fn a_failure_over_the_size_that_is_kept_is_passed_on_whole_and_not_remembe
     assert_eq!((di.submits().len(), forget_all(&gateway).await), (2, 0));
 }
 
-/// Of many that come at once, the first learns what is wrong; the others hear of it.
 #[tokio::test]
 async fn a_hundred_submits_of_a_known_document_are_one() {
     let di = AzureDi::start().await;
     let gateway = facade(&di, &[]).await;
     di.on(&DOC[..], failing());
     end(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await).await;
-    let mut all = tokio::task::JoinSet::new();
-    for n in 0..100 {
-        let request = Request::post(&format!("/di{ANALYZE}")).bearer(&format!("tok-{}", n % 3 + 1));
-        let addr = gateway.addr;
-        let request = request.header("Content-Type", "application/octet-stream").body(&DOC[..]);
-        all.spawn(async move { Client::connect(addr).await.request(request).await });
+    let mut all = many(&gateway, 100);
+    let mut ids = Vec::new();
+    while let Some(answer) = all.join_next().await {
+        let answer = answer.unwrap();
+        assert!(answer.is_hit(), "{} {:?}", answer.status, answer.headers);
+        ids.push(id_of(&operation(&gateway, &answer)).to_owned());
     }
-    let answers = all.join_all().await;
-    let mut ids: Vec<_> = answers
-        .iter()
-        .map(|answer| {
-            assert!(answer.is_hit(), "{} {:?}", answer.status, answer.headers);
-            id_of(&operation(&gateway, answer)).to_owned()
-        })
-        .collect();
     ids.sort();
     ids.dedup();
     assert_eq!((ids.len(), di.submits().len()), (100, 1), "each has an operation of its own");
     settle(&gateway, 102).await;
+}
+
+/// An attempt is under way until its outcome is known: of many that come at once, one goes up, and whoever polls it learns it for
+/// all of them.
+#[tokio::test]
+async fn a_hundred_submits_at_once_wait_for_what_the_first_one_s_poll_shows() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[("DI", "negative_cache: {single_flight_wait_ms: 60000}")]).await;
+    di.on(&DOC[..], failing().after(2));
+    let mut all = many(&gateway, 100);
+    let first = all.join_next().await.unwrap().unwrap();
+    assert!(!first.is_hit());
+    let operation_of_first = operation(&gateway, &first);
+    // all that have arrived wait
+    gateway.wait_metric("gateway_body_memory_bytes", &[], 99.0 * DOC.len() as f64).await;
+    for state in ["running", "running", "failed"] {
+        assert_eq!(di.submits().len(), 1);
+        assert_eq!(poll(&gateway, &operation_of_first).await.json()["status"], state);
+    }
+    while let Some(answer) = all.join_next().await {
+        let answer = answer.unwrap();
+        assert!(answer.is_hit(), "{} {:?}", answer.status, answer.headers);
+        operation(&gateway, &answer);
+    }
+    assert_eq!((di.submits().len(), di.polls().len()), (1, 3));
+    settle(&gateway, 103).await;
+}
+
+#[tokio::test]
+async fn any_other_outcome_releases_all_who_wait_at_once() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[("DI", "negative_cache: {single_flight_wait_ms: 60000}")]).await;
+    for (n, (fate, is_deleted)) in [
+        (Fate::succeeds(), false),
+        (Fate::fails(fault("InternalServerError", "Unknown")), false),
+        (Fate::succeeds().after(9), true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // what was accepted lately is not waited for: a document each
+        let document = format!("waited for {n}");
+        di.on(&document, fate);
+        let first = operation(&gateway, &submit(&gateway, ANALYZE, document.clone()).await);
+        let mut rest = many_of(&gateway, 9, document.clone().into());
+        gateway.wait_metric("gateway_body_memory_bytes", &[], 9.0 * document.len() as f64).await;
+        assert_eq!(di.submits_of(&document), 1);
+        call(&gateway, 1, if is_deleted { "DELETE" } else { "GET" }, &first).await;
+        while let Some(answer) = rest.join_next().await {
+            assert!(!answer.unwrap().is_hit());
+        }
+        assert_eq!(di.submits_of(&document), 10, "nobody else's operation is shared");
+    }
+}
+
+#[tokio::test]
+async fn an_operation_that_nobody_polls_holds_others_no_longer_than_they_wait() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[("DI", "negative_cache: {single_flight_wait_ms: 300}")]).await;
+    let mut all = many(&gateway, 10);
+    while let Some(answer) = all.join_next().await {
+        operation(&gateway, &answer.unwrap());
+    }
+    assert_eq!(di.submits().len(), 10);
+}
+
+/// Clients give up, crash, or are written badly: what the service says is learned all the same.
+#[tokio::test]
+async fn slow_the_gateway_looks_for_an_outcome_that_nobody_asks_for() {
+    let di = AzureDi::start().await;
+    di.upstream.patience(Duration::from_secs(90));
+    let gateway = facade(&di, &[]).await;
+    di.on(&DOC[..], failing());
+    let lost = operation(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await);
+    di.upstream.wait_until("a look", |_| !di.polls().is_empty()).await;
+    gateway.wait_metric("gateway_negative_cache_recorded_total", &[], 1.0).await;
+    assert!(submit(&gateway, ANALYZE, &DOC[..]).await.is_hit());
+    // its own caller may still come
+    assert_eq!(poll(&gateway, &lost).await.json()["status"], "failed");
+    assert_eq!(di.submits().len(), 1);
+    let lines = gateway.wait_audit(4).await;
+    let looks: Vec<_> = lines.iter().filter(|line| line["method"] == "GET").collect();
+    assert_eq!(looks.len(), 2, "each call to the upstream has a line: {lines:#?}");
+}
+
+/// So many submits of [`DOC`] at once.
+fn many(gateway: &Gateway, count: usize) -> tokio::task::JoinSet<Answer> {
+    many_of(gateway, count, Bytes::from_static(&DOC))
+}
+
+fn many_of(gateway: &Gateway, count: usize, document: Bytes) -> tokio::task::JoinSet<Answer> {
+    let mut all = tokio::task::JoinSet::new();
+    for _ in 0..count {
+        let request = Request::post(&format!("/di{ANALYZE}")).bearer("tok-1");
+        let request = request.header("Content-Type", "application/octet-stream").body(document.clone());
+        let addr = gateway.addr;
+        all.spawn(async move {
+            Client::connect(addr).await.patience(Duration::from_secs(60)).request(request).await
+        });
+    }
+    all
 }

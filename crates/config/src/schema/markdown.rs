@@ -59,6 +59,7 @@ upstreams:
   - name: di
     adapter: azuredi-facade
     base_url: https://resource.cognitiveservices.azure.com
+    mount: /
     poll_hosts: [westeurope.api.cognitive.microsoft.com]
     credential: { header: Ocp-Apim-Subscription-Key, value: env:DI_KEY }
   - name: layout

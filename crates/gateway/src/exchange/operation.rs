@@ -269,6 +269,10 @@ pub(super) async fn open(
     };
     // before the answer: whoever has the address can ask, wherever
     operations.keep(operation).await;
+    if let (Some(asked), Some(breaker)) = (&asked, &plan.upstream.loop_breaker) {
+        // it was taken, whatever becomes of it
+        breaker.clear(&asked.key.fingerprint);
+    }
     if let (Some(attempt), Some(guard)) = (asked.and_then(|asked| asked.attempt), &plan.upstream.guard) {
         match is_pending {
             true => operations.hold_flight(id, attempt, guard.rules.single_flight_wait),
@@ -422,15 +426,19 @@ pub(super) async fn learn(
     // the fence comes before the question whether it is pending still: a forget is either seen by the one or bars the other
     let (_, now) = memory.recall(&key, plan.upstream.name(), guard).await;
     let fence = if memory.store.fences_last() { pending.fence.map(Fence) } else { now };
-    match operations.settle(id).await {
-        Ok(true) => {}
-        Ok(false) => return answer,
-        Err(error) => {
-            tracing::warn!(%error, "the outcome of an operation could not be noted, the next poll of it will tell");
-            return answer;
-        }
+    // taken first: whoever waits is not to be released between the question and the record
+    let held = operations.take_flight(id);
+    let settled = operations.settle(id).await;
+    if let Err(error) = &settled {
+        tracing::warn!(%error, "the outcome of an operation could not be noted, the next poll of it will tell");
     }
-    let attempt = operations.take_flight(id).unwrap_or_else(|| memory.flights.join(key.fingerprint));
+    if !settled.is_ok_and(|first| first) {
+        if let Some(attempt) = held {
+            operations.hold_flight(*id, attempt, guard.rules.single_flight_wait);
+        }
+        return answer;
+    }
+    let attempt = held.unwrap_or_else(|| memory.flights.join(key.fingerprint));
     let deadline = Instant::now() + RECORD_WAIT;
     let landing = match &answer.meaning {
         Meaning::Nothing => Landing::NoVerdict,

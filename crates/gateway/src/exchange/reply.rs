@@ -295,7 +295,8 @@ pub(crate) fn own(rejection: Rejection, mut record: Box<Record>) -> Response<Rep
     response
 }
 
-/// The body of the gateway's own answer; for clients of Azure also with the error where those look for it.
+/// The body of the gateway's own answer. Clients of Azure get the error where they look for it, and no `status`: there, that is a
+/// word, and those in JavaScript say of a number only that they cannot read it.
 pub(crate) fn problem(code: OwnCode, detail: Option<&'static str>, is_azure: bool) -> Bytes {
     let mut body = serde_json::json!({
         "type": format!("urn:nevertwice:outcome:{}", code.name()),
@@ -308,6 +309,9 @@ pub(crate) fn problem(code: OwnCode, detail: Option<&'static str>, is_azure: boo
     }
     if is_azure {
         body["error"] = serde_json::json!({ "code": code.name(), "message": detail.unwrap_or(code.title()) });
+        if let Some(members) = body.as_object_mut() {
+            members.shift_remove("status");
+        }
     }
     body.to_string().into()
 }

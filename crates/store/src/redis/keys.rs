@@ -131,6 +131,17 @@ mod tests {
         for name in [keys.entry(&key), keys.strike(&key), keys.lease(&key), keys.epoch(), keys.events()] {
             assert!(name.starts_with("{nevertwice}:") && name.len() <= 128, "{name}");
         }
+        let longest = "x".repeat(64);
+        let of = |made: Option<String>| made.unwrap_or_default();
+        for name in [
+            keys.idempotency_of(&key),
+            of(TenantId::new(&longest).ok().map(|tenant| keys.tenant_jobs(&tenant))),
+            of(UpstreamName::new(&longest).ok().map(|upstream| keys.stream(&upstream))),
+            keys.job_result("0123456789abcdef-18446744073709551615"),
+            keys.job_upstreams(),
+        ] {
+            assert!(name.starts_with("{nevertwice}:j") && name.len() <= 12 + 72, "{name}");
+        }
         assert_eq!(keys.entry(&key), format!("{{nevertwice}}:e:{}", "ab".repeat(32)));
     }
 }

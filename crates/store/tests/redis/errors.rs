@@ -146,7 +146,8 @@ async fn slow_a_user_needs_what_is_listed_and_no_more() {
     // what docs/operating.md lists
     let rights = "on >pw resetkeys resetchannels -@all ~{nt}:* &{nt}:events +hello +auth +select +subscribe \
                   +script|load +evalsha +publish +get +set +del +incr +pexpire +pttl +time +hget +hmget +hgetall +hset +hdel +hincrby \
-                  +ping +info +hstrlen +zadd +zrem +zscore +zcard +zcount +zrange +zrangebyscore +zpopmin +sadd +smembers";
+                  +ping +info +hstrlen +zadd +zrem +zscore +zcard +zcount +zrange +zrangebyscore +zpopmin +sadd +smembers \
+                  +xadd +xgroup|create +xreadgroup +xpending +xclaim +xack +xdel +xlen";
     let mut grant = vec!["acl", "setuser", "gate", "reset"];
     grant.extend(rights.split_whitespace());
     server.ask(&grant);

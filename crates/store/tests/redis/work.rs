@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use super::bench::{self, LONG, PREFIX, SECOND, until};
 
 mod faults;
+mod model;
 
 /// A store on the clock of the world.
 async fn open(options: RedisOptions) -> Arc<RedisStore> {
@@ -251,6 +252,27 @@ async fn large_bodies_come_whole_and_look_ups_pass_between_their_pieces() {
     assert!(store.settle_job(&claim, succeeded(&body)).await.is_ok_and(|held| held));
     assert_eq!(store.result(&job.id).await.ok().flatten().as_ref(), Some(&body));
     assert_eq!(store.input(&job.id).await.ok(), Some(None));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_is_final_from_the_start_has_its_result_alone() {
+    let server = Redis::start();
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    let body = Bytes::from(vec![9; 1 << 20]);
+    let (at, key) = (now(), samples::key("k"));
+    let mut job = samples::job(1, at);
+    (job.status, job.finished_at, job.key) = (JobStatus::Succeeded, Some(at), Some(key));
+    job.result = Some(samples::facts(200, &body));
+    let full = JobBounds { max_queued: 0, ..bounds() };
+    let taken = store.submit(job.clone(), samples::input(1), Some(body.clone()), &full).await;
+    assert!(matches!(taken, Ok(Submitted::New(_))), "{taken:?}");
+    assert_eq!(store.result(&job.id).await.ok(), Some(Some(body.clone())));
+    assert_eq!(store.input(&job.id).await.ok(), Some(None));
+    let same = Job { id: samples::job(2, at).id, ..job.clone() };
+    let taken = store.submit(same, samples::input(1), Some(body), &full).await;
+    assert!(matches!(taken, Ok(Submitted::Same(present)) if present.id == job.id));
+    assert_eq!(server.ask(&["keys", "*:jr:*"]).lines().count(), 1);
+    assert_eq!(server.ask(&["keys", "*:ji:*"]), "");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::upstream::Gate;
+
 /// What becomes of a document.
 #[derive(Clone, Debug)]
 pub struct Fate {
@@ -11,6 +13,8 @@ pub struct Fate {
     pub(super) running: u64,
     /// The error of an operation that fails.
     pub(super) failed: Option<Value>,
+    /// What holds the answers to polls back.
+    pub(super) gate: Option<Gate>,
     /// The word for it, as this service spells it.
     pub(super) failed_word: &'static str,
 }
@@ -18,7 +22,7 @@ pub struct Fate {
 impl Fate {
     /// It is analyzed.
     pub fn succeeds() -> Self {
-        Self { refused: None, running: 0, failed: None, failed_word: "failed" }
+        Self { refused: None, running: 0, failed: None, gate: None, failed_word: "failed" }
     }
 
     /// The submit is answered with this status and `{"error": …}`.
@@ -34,6 +38,12 @@ impl Fate {
     /// So many polls say `running` first.
     pub fn after(mut self, polls: u64) -> Self {
         self.running = polls;
+        self
+    }
+
+    /// Polls are answered when the gate is open.
+    pub fn polled_through(mut self, gate: &Gate) -> Self {
+        self.gate = Some(gate.clone());
         self
     }
 

@@ -28,7 +28,8 @@ impl DigestOf {
     fn request(seen: &Seen) -> Self {
         let inline = serde_json::from_slice::<Value>(&seen.body)
             .ok()
-            .and_then(|body| BASE64_STANDARD.decode(body.get("base64Source")?.as_str()?).ok());
+            .and_then(|body| BASE64_STANDARD.decode(body.get("base64Source")?.as_str()?).ok())
+            .filter(|document| !document.is_empty());
         inline.map_or_else(|| Self(seen.body_sha256.clone()), |document| Self::bytes(&document))
     }
 }
@@ -116,6 +117,10 @@ impl Service {
             body.extend(more);
         }
         let reply = json_reply(200, &body);
+        let reply = match &operation.fate.gate {
+            Some(gate) => reply.wait_for(gate),
+            None => reply,
+        };
         if is_running { reply.header("Retry-After", "1") } else { reply }
     }
 

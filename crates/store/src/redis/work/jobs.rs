@@ -32,9 +32,10 @@ impl Shared {
         life::begin(&mut job, bounds);
         let kept = life::needs_input(job.status);
         let input_key = self.keys.job_input(&job.id);
-        let mut brought = false;
         // a name of its own: the body of a result is no other job's
         let result_name = self.leases.token();
+        let result_key = self.keys.job_result(&result_name);
+        let mut brought = false;
         for _ in 0..DECISIONS {
             let holder = self.holder(&job).await?;
             let present = holder.row.as_ref().filter(|row| row.is_live(self.now()));
@@ -47,18 +48,21 @@ impl Shared {
             if let Some(answer) = answer {
                 if brought && !matches!(answer, Submitted::New(_)) {
                     self.drop_body(&input_key).await;
+                    self.drop_body(&result_key).await;
                 }
                 return Ok(answer);
             }
-            if kept && !brought {
+            if !brought {
                 // a large one is not brought to a place that has no room for it
                 let waits = !job.status.is_final() && !is_small(input);
                 if waits && self.waiting(&job).await? >= bounds.max_queued {
                     return Ok(Submitted::Full);
                 }
-                self.put_body(&input_key, input).await?;
+                if kept {
+                    self.put_body(&input_key, input).await?;
+                }
                 if let Some(result) = result {
-                    self.put_body(&self.keys.job_result(&result_name), result).await?;
+                    self.put_body(&result_key, result).await?;
                 }
                 brought = true;
             }
@@ -69,9 +73,8 @@ impl Shared {
                 b"changed" => {}
                 b"lost" => brought = false,
                 b"full" => {
-                    if brought {
-                        self.drop_body(&input_key).await;
-                    }
+                    // one that has a result is at its end, and not refused for this
+                    self.drop_body(&input_key).await;
                     return Ok(Submitted::Full);
                 }
                 _ => return Err(corrupt("a submit")),

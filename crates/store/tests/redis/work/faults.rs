@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use nevertwice_testkit::{Chaos, Fault};
+
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,6 +124,77 @@ async fn what_this_version_cannot_read_holds_nothing_up() {
     assert_eq!(bench::kind_of(store.operation(&operations[0].id).await), Some(StoreErrorKind::Corrupt));
     let due = store.due(later(), later(), 10).await.unwrap_or_else(|error| panic!("due: {error}"));
     assert_eq!(due.iter().map(|operation| operation.id).collect::<Vec<_>>(), [operations[1].id]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_replica_was_passed_goes_on_there() {
+    let server = Redis::start();
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    let port = server.addr().port().to_string();
+    let replica = Redis::with(&["--save", "", "--replicaof", "127.0.0.1", &port]);
+    until("the replica follows", LONG, async || {
+        replica.ask(&["info", "replication"]).contains("master_link_status:up")
+    })
+    .await;
+    let jobs = [submit(&store, 1).await, submit(&store, 2).await, submit(&store, 3).await];
+    let running = claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
+    assert!(store.sending(&running).await.is_ok_and(|held| held));
+    let again = claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
+    let end = JobEnd::Again { error: Some(samples::transient()), not_before: now() };
+    assert!(store.settle_job(&again, end).await.is_ok_and(|held| held));
+    assert_eq!(server.ask(&["wait", "1", "10000"]), "1");
+    drop(server);
+    assert_eq!(replica.ask(&["replicaof", "no", "one"]), "OK");
+    let store = open(bench::options(replica.addr(), PREFIX)).await;
+    assert_eq!(store.renew(&running).await.ok(), Some(Held::Yes), "whose it is is known there too");
+    let mut rest = Vec::new();
+    while let Some(claim) = claim(&store, Duration::ZERO).await {
+        assert!(finish(&store, &claim).await);
+        rest.push(claim.job.id);
+    }
+    rest.sort_unstable();
+    assert_eq!(rest, [jobs[1].id, jobs[2].id], "the one that runs has not lapsed");
+    assert!(finish(&store, &running).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_is_cut_on_its_way_is_no_body() {
+    let server = Redis::start();
+    let chaos = Chaos::start(server.addr()).await;
+    let direct = open(bench::options(server.addr(), PREFIX)).await;
+    let store = open(bench::options(chaos.addr(), PREFIX)).await;
+    let body: Bytes = vec![7; 3 << 20].into();
+    // answers are short: so many bytes of them are some pieces, then the script, then nothing
+    for after in [1, 20, 100, 180] {
+        chaos.set(Fault::CutAfter(after));
+        let job = samples::job(after as u64, now());
+        let submitted = store.submit(job.clone(), body.clone(), None, &bounds()).await;
+        chaos.set(Fault::None);
+        let there = status(&direct, &job.id).await.is_some();
+        match submitted {
+            Ok(Submitted::New(_)) => assert!(there),
+            // its answer may be what was lost
+            Err(error) => assert!(matches!(error.kind, StoreErrorKind::Io | StoreErrorKind::Busy), "{error}"),
+            other => panic!("{other:?}"),
+        }
+        let input = direct.input(&job.id).await.unwrap_or_else(|error| panic!("input: {error}"));
+        assert_eq!(input.is_some(), there);
+        assert!(input.is_none_or(|input| input == body), "whole, or not at all");
+        until("it works again", LONG, async || store.job(&job.id).await.is_ok()).await;
+    }
+    for (key, life) in lives(&server) {
+        assert!(life > 0 || key.ends_with(":schema") || key.contains(":probe:"), "{key} stays for ever");
+    }
+    while let Some(claim) = claim(&direct, Duration::ZERO).await {
+        chaos.set(Fault::CutAfter(100));
+        let ended = store.settle_job(&claim, succeeded(&body)).await;
+        chaos.set(Fault::None);
+        let result = direct.result(&claim.job.id).await.unwrap_or_else(|error| panic!("result: {error}"));
+        assert_eq!(result.is_some(), status(&direct, &claim.job.id).await == Some(JobStatus::Succeeded));
+        assert!(result.is_some() || ended.is_err());
+        assert!(result.is_none_or(|result| result == body));
+        until("it works again", LONG, async || store.job(&claim.job.id).await.is_ok()).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
