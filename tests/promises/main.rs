@@ -19,6 +19,7 @@ mod guard;
 mod http2;
 mod job_caller;
 mod jobs;
+mod jobs_admin;
 mod lives;
 mod loop_breaker;
 mod lost_messages;

@@ -1,6 +1,7 @@
 //! The routes, and what holds for all of them: who may ask, how long an answer may take, and that every refusal is a
 //! problem document.
 
+mod jobs;
 mod moving;
 mod refusals;
 mod shapes;
@@ -54,6 +55,10 @@ fn routes() -> Vec<(&'static str, MethodRouter<Arc<Shared>>)> {
             post(moving::import).layer(DefaultBodyLimit::max(moving::IMPORT_MAX_BYTES)),
         ),
         ("/admin/v1/refusals/{fingerprint}", get(refusals::show).delete(refusals::forget_one)),
+        ("/admin/v1/jobs", get(jobs::list)),
+        ("/admin/v1/jobs/{id}", get(jobs::show)),
+        ("/admin/v1/jobs/{id}/cancel", post(jobs::cancel)),
+        ("/admin/v1/jobs/{id}/retry", post(jobs::retry)),
         ("/admin/v1/unclassified", get(unclassified)),
         ("/admin/v1/coverage", get(coverage)),
         ("/admin/v1/upstreams", get(upstreams)),

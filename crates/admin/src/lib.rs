@@ -21,6 +21,7 @@ use nevertwice_domain::clock::Millis;
 use nevertwice_domain::tenant::KeyHash;
 use nevertwice_gateway::Gateway;
 use nevertwice_store::RefusalStore;
+use nevertwice_store::work::JobStore;
 use secrecy::ExposeSecret;
 use serde::Serialize;
 use tokio::sync::{Semaphore, watch};
@@ -112,6 +113,14 @@ impl Shared {
     fn memory(&self) -> Result<(Gateway, Arc<dyn RefusalStore>), Problem> {
         let gateway = self.gateway()?;
         let store = gateway.store().ok_or_else(memory_off)?;
+        Ok((gateway, store))
+    }
+
+    fn jobs(&self) -> Result<(Gateway, Arc<dyn JobStore>), Problem> {
+        let gateway = self.gateway()?;
+        let store = gateway.jobs().ok_or_else(|| {
+            Problem::new(Code::JobsOff, "jobs are not served: set `jobs: {}` in the configuration")
+        })?;
         Ok((gateway, store))
     }
 }

@@ -16,8 +16,10 @@ pub(crate) enum Code {
     NoPath,
     NoRefusal,
     NoUpstream,
+    NoJob,
     MethodNotAllowed,
     MemoryOff,
+    JobsOff,
     NoFile,
     BadConfiguration,
     BodyTooLarge,
@@ -39,10 +41,12 @@ impl Code {
             Self::NoPath => (StatusCode::NOT_FOUND, "NO_PATH", "there is nothing at this path"),
             Self::NoRefusal => (StatusCode::NOT_FOUND, "NO_REFUSAL", "no such refusal is remembered"),
             Self::NoUpstream => (StatusCode::NOT_FOUND, "NO_UPSTREAM", "there is no such upstream"),
+            Self::NoJob => (StatusCode::NOT_FOUND, "NO_JOB", "there is no such job"),
             Self::MethodNotAllowed => {
                 (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", "the path does not know this method")
             }
             Self::MemoryOff => (StatusCode::CONFLICT, "MEMORY_OFF", "the refusal memory is off"),
+            Self::JobsOff => (StatusCode::CONFLICT, "JOBS_OFF", "jobs are not served"),
             Self::NoFile => (StatusCode::CONFLICT, "NO_FILE", "the gateway was started without a file"),
             Self::BadConfiguration => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "BAD_CONFIGURATION", "the configuration does not hold")

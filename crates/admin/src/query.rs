@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use nevertwice_domain::clock::{Millis, parse_rfc3339};
 use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
+use nevertwice_domain::job::{JobId, JobStatus};
 use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -126,6 +127,18 @@ pub(crate) fn document(text: &str) -> Result<DocumentDigest, String> {
 
 pub(crate) fn fingerprint(text: &str) -> Result<Fingerprint, String> {
     Fingerprint::from_str(text).map_err(|e| e.to_string())
+}
+
+pub(crate) fn job(text: &str) -> Result<JobId, String> {
+    JobId::from_str(text).map_err(|e| e.to_string())
+}
+
+pub(crate) fn job_status(text: &str) -> Result<JobStatus, String> {
+    let known = JobStatus::ALL.iter().find(|status| status.name() == text);
+    known.copied().ok_or_else(|| {
+        let all: Vec<_> = JobStatus::ALL.iter().map(|status| status.name()).collect();
+        format!("has to be one of {}", all.join(", "))
+    })
 }
 
 pub(crate) fn status(number: u64) -> Result<RefusalStatus, String> {

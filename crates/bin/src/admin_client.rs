@@ -143,6 +143,22 @@ impl Client {
         self.call(Method::GET, path, Bytes::new()).await
     }
 
+    /// Reads what need not be there: `None` where the refusal has the code `not_there`.
+    ///
+    /// # Errors
+    /// When the gateway cannot be reached or refuses for another reason.
+    pub async fn find(&self, path: &str, not_there: &str) -> Result<Option<Value>, Failure> {
+        self.if_there(Method::GET, path, not_there).await
+    }
+
+    /// Does something to what need not be there: `None` where the refusal has the code `not_there`.
+    ///
+    /// # Errors
+    /// When the gateway cannot be reached or refuses for another reason.
+    pub async fn post_if_there(&self, path: &str, not_there: &str) -> Result<Option<Value>, Failure> {
+        self.if_there(Method::POST, path, not_there).await
+    }
+
     /// Does something.
     ///
     /// # Errors
@@ -167,6 +183,22 @@ impl Client {
     }
 
     async fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Value, Failure> {
+        match self.ask(method, path, body).await? {
+            (status, json) if status.is_success() => Ok(json),
+            (status, json) => Err(refusal(status, &json)),
+        }
+    }
+
+    async fn if_there(&self, method: Method, path: &str, not_there: &str) -> Result<Option<Value>, Failure> {
+        match self.ask(method, path, Bytes::new()).await? {
+            (status, json) if status.is_success() => Ok(Some(json)),
+            (_, json) if json["code"] == not_there => Ok(None),
+            (status, json) => Err(refusal(status, &json)),
+        }
+    }
+
+    /// What the API says: what was asked for, or a refusal with its code.
+    async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<(StatusCode, Value), Failure> {
         let failed = |what: String| Failure::failed(&format!("the admin API at {} {what}", self.url));
         let exchange = tokio::time::timeout(TIMEOUT, self.exchange(method, path, body)).await;
         let (status, bytes) = exchange
@@ -180,8 +212,7 @@ impl Client {
             }));
         }
         match json {
-            Some(json) if status.is_success() => Ok(json),
-            Some(json) if json["code"].is_string() => Err(refusal(status, &json)),
+            Some(json) if status.is_success() || json["code"].is_string() => Ok((status, json)),
             _ => {
                 Err(failed(format!("answered {status} in a way that no nevertwice does: is the URL right?")))
             }

@@ -1,6 +1,7 @@
 //! What can be typed.
 
 use clap::{Parser, Subcommand};
+use nevertwice_domain::tenant::{TenantId, UpstreamName};
 
 use crate::cmd;
 
@@ -24,6 +25,8 @@ pub enum Command {
     Check(cmd::check::Check),
     /// See, forget and move remembered refusals
     Refusals(cmd::refusals::Refusals),
+    /// See, cancel and retry jobs, and wait for them
+    Jobs(cmd::jobs::Jobs),
     /// Which routes have the memory, and which not, with the reason
     Coverage(cmd::coverage::Coverage),
     /// The upstreams with their pools and guards
@@ -36,4 +39,20 @@ pub enum Command {
     Verdict(cmd::verdict::Verdict),
     /// The version of this program, or of a running gateway
     Version(cmd::version::Version),
+}
+
+/// The name of an upstream.
+///
+/// # Errors
+/// When it cannot be one.
+pub fn an_upstream(text: &str) -> Result<UpstreamName, String> {
+    UpstreamName::new(text).map_err(|e| e.to_string())
+}
+
+/// A tenant.
+///
+/// # Errors
+/// When it cannot be one.
+pub fn a_tenant(text: &str) -> Result<TenantId, String> {
+    TenantId::new(text).map_err(|e| e.to_string())
 }

@@ -3,6 +3,7 @@
 pub mod check;
 pub mod coverage;
 pub mod demo;
+pub mod jobs;
 pub mod refusals;
 pub mod serve;
 pub mod verdict;

@@ -6,7 +6,10 @@ mod build_info;
 mod cmd;
 mod exit;
 mod lines;
+mod pages;
+mod patience;
 mod print;
+mod progress;
 mod store;
 mod table;
 
@@ -45,6 +48,7 @@ fn run(args: &Args) -> Result<Exit, Failure> {
         }
         Command::Check(check) => runtime(1)?.block_on(cmd::check::run(check)),
         Command::Refusals(refusals) => runtime(1)?.block_on(cmd::refusals::run(refusals)),
+        Command::Jobs(jobs) => runtime(1)?.block_on(cmd::jobs::run(jobs)),
         Command::Coverage(coverage) => runtime(1)?.block_on(cmd::coverage::run(coverage)),
         Command::Upstreams(upstreams) => runtime(1)?.block_on(cmd::coverage::upstreams(upstreams)),
         Command::Recover(recover) => runtime(1)?.block_on(cmd::coverage::recover(recover)),

@@ -82,6 +82,11 @@ pub fn on_lines(text: &str) -> String {
     })
 }
 
+/// A time without its fraction of a second.
+pub fn to_the_second(time: &str) -> String {
+    time.split_once('.').map_or_else(|| time.to_owned(), |(seconds, _)| format!("{seconds}Z"))
+}
+
 /// A length of time in its two largest units: `23h 59m`.
 pub fn span(ms: u64) -> String {
     let s = ms / 1000;

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use nevertwice_config::checked::Jobs as Rules;
 use nevertwice_domain::clock::Millis;
-use nevertwice_domain::job::{JobId, JobStatus};
+use nevertwice_domain::job::{Job, JobId, JobStatus};
 use nevertwice_domain::tenant::UpstreamName;
+use nevertwice_store::StoreError;
 use nevertwice_store::work::{JobBounds, JobStore};
 use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
 
@@ -110,6 +111,28 @@ impl Jobs {
     /// A job's owner has given it up: a worker of this process that has it is told at once.
     pub(crate) fn tell_given_up(&self, id: JobId) {
         let _ = self.given_up.send(id);
+    }
+
+    /// Gives a job up, for whoever may: those who wait for its end are told, and a worker of this process that has it. Returns it as it
+    /// is then, and whether it was given up by this.
+    pub(crate) async fn cancel(&self, id: &JobId, now: Millis) -> Result<Option<(Job, bool)>, StoreError> {
+        let Some(before) = self.store.job(id).await? else { return Ok(None) };
+        let Some(job) = self.store.cancel(id, self.expires_at(now)).await? else { return Ok(None) };
+        let cancelled = job.status == JobStatus::Cancelled;
+        let changed = !before.status.is_final() && !before.cancel && (job.cancel || cancelled);
+        if changed && cancelled {
+            self.tell_end(*id, &job.upstream, job.status, job.webhook.is_some()).await;
+        }
+        self.tell_given_up(*id);
+        Ok(Some((job, changed)))
+    }
+
+    /// Lets one that has failed wait again. Returns it as it is then, and whether that changed anything.
+    pub(crate) async fn retry(&self, id: &JobId) -> Result<Option<(Job, bool)>, StoreError> {
+        let Some(before) = self.store.job(id).await? else { return Ok(None) };
+        let Some(job) = self.store.retry(id).await? else { return Ok(None) };
+        let changed = before.status == JobStatus::Failed && job.status != JobStatus::Failed;
+        Ok(Some((job, changed)))
     }
 
     /// Hears of jobs that are given up from now on.

@@ -18,6 +18,7 @@ use crate::memory::unclassified::UnclassifiedRow;
 use crate::upstream::Upstream;
 
 mod coverage;
+mod jobs;
 
 pub use coverage::{Coverage, RouteCoverage};
 

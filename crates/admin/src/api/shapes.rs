@@ -107,7 +107,7 @@ impl From<Shown> for Detail {
 }
 
 /// Text; what is not UTF-8 and control characters as `\xNN`.
-fn escaped(bytes: &[u8]) -> String {
+pub(super) fn escaped(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     let hex = |bytes: &[u8], text: &mut String| {
         for byte in bytes {

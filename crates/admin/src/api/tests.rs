@@ -39,6 +39,7 @@ fn api() -> TowerToHyperService<Router> {
 
 async fn answer(api: &TowerToHyperService<Router>, method: &str, path: &str) -> Response {
     let path = path.replace("{fingerprint}", &"ab".repeat(32)).replace("{name}", "ocr");
+    let path = path.replace("{id}", "018f0000-0000-7000-8000-000000000000");
     let request =
         Request::builder().method(method).uri(path).header("host", "localhost").body(Body::from("{}"));
     let mut request = request.unwrap_or_else(|e| unreachable!("{e}"));

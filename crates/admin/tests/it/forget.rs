@@ -2,14 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "test")]
 
-use std::io;
-use std::sync::{Arc, Mutex};
-
 use nevertwice_store::suite::samples;
 use serde_json::json;
-use tracing_subscriber::fmt::MakeWriter;
 
-use crate::world::{OPEN, START, World, document};
+use crate::world::{Log, OPEN, START, World, document};
 
 #[tokio::test]
 async fn one_entry_is_forgotten_by_its_fingerprint() {
@@ -64,46 +60,17 @@ async fn fields_are_anded_and_only_all_means_all() {
     assert!(world.get("/metrics").await.text().contains("gateway_negative_cache_entries 0"));
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
 #[tokio::test]
 async fn every_forget_leaves_an_audit_line() {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt().json().with_writer(log.clone()).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let log = Log::listen();
     let world = World::new(OPEN).await;
     world.remember(1, |_| ()).await;
     world.post("/admin/v1/refusals/forget", &json!({ "upstream": "ocr", "status": 400 })).await.ok();
     world.send("POST", "/admin/v1/upstreams/ocr/recover", &[], "").await.ok();
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    let lines: Vec<serde_json::Value> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .filter(|line: &serde_json::Value| line["target"] == "nevertwice::audit")
-        .collect();
-    assert_eq!(lines.len(), 2, "{text}");
-    let forget = &lines[0]["fields"];
+    let lines = log.audit();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    let forget = &lines[0];
     assert_eq!((&forget["who"], &forget["what"]), (&json!("loopback"), &json!("upstream=ocr status=400")));
     assert_eq!(forget["forgotten"], 1);
-    assert_eq!(lines[1]["fields"]["upstream"], "ocr");
+    assert_eq!(lines[1]["upstream"], "ocr");
 }

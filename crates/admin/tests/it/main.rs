@@ -2,6 +2,7 @@
 
 mod access;
 mod forget;
+mod jobs;
 mod life;
 mod read;
 mod world;

@@ -2,8 +2,10 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "test")]
 
+use std::cell::RefCell;
+use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use nevertwice_admin::{AdminServer, Version};
@@ -14,6 +16,8 @@ use nevertwice_domain::entry::Entry;
 use nevertwice_domain::fingerprint::{DocumentDigest, Fingerprint};
 use nevertwice_gateway::{Foundations, Gateway};
 use nevertwice_store::memory::MemoryStore;
+use nevertwice_store::work::JobStore;
+use nevertwice_store::work::memory::WorkInMemory;
 use nevertwice_store::{RefusalStore, suite::samples};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -30,6 +34,7 @@ pub struct World {
     pub addr: SocketAddr,
     pub gateway: Option<Gateway>,
     pub store: Arc<dyn RefusalStore>,
+    pub jobs: Arc<dyn JobStore>,
     pub clock: Arc<ManualClock>,
     pub ready: watch::Sender<Option<Gateway>>,
 }
@@ -40,9 +45,11 @@ pub struct Plan {
     pub memory: bool,
     pub token: bool,
     pub started: bool,
+    /// Whether jobs are served.
+    pub jobs: bool,
 }
 
-pub const OPEN: Plan = Plan { memory: true, token: false, started: true };
+pub const OPEN: Plan = Plan { memory: true, token: false, started: true, jobs: false };
 /// The token of worlds that have one.
 pub const TOKEN: &str = "a-long-admin-token";
 
@@ -50,11 +57,13 @@ impl World {
     pub async fn new(plan: Plan) -> Self {
         let clock = Arc::new(ManualClock::at(START));
         let store: Arc<dyn RefusalStore> = Arc::new(MemoryStore::new(Arc::clone(&clock) as Arc<dyn Clock>));
+        let jobs: Arc<dyn JobStore> = Arc::new(WorkInMemory::new(Arc::clone(&clock) as Arc<dyn Clock>));
+        let served = if plan.jobs { "jobs: {}\n" } else { "" };
         let token = if plan.token { "  token: env:ADMIN\n" } else { "" };
         let text = format!(
             "listen: 127.0.0.1:0\n\
              admin:\n  listen: 127.0.0.1:0\n{token}\
-             negative_cache: {{ enabled: {} }}\n\
+             negative_cache: {{ enabled: {} }}\n{served}\
              upstreams:\n\
              \x20 - {{ name: ocr, base_url: \"http://127.0.0.1:9\", sync_paths: [/read] }}\n\
              \x20 - {{ name: doc-classifier, base_url: \"http://127.0.0.1:9\", sync_paths: [/classify] }}\n",
@@ -80,14 +89,15 @@ impl World {
             admin,
             gateway: None,
             store: Arc::clone(&store),
+            jobs: Arc::clone(&jobs),
             clock: Arc::clone(&clock),
             ready,
         };
         if plan.started {
             let store = plan.memory.then_some(store);
-            let gateway = Gateway::start(config, Foundations { store, operations: None, jobs: None, clock })
-                .await
-                .unwrap();
+            let jobs = plan.jobs.then_some(jobs);
+            let on = Foundations { store, operations: None, jobs, clock };
+            let gateway = Gateway::start(config, on).await.unwrap();
             world.ready.send_replace(Some(gateway.clone()));
             world.gateway = Some(gateway);
         }
@@ -184,4 +194,47 @@ impl Answer {
 /// The digest of the `n`th document.
 pub fn document(n: u64) -> DocumentDigest {
     samples::document(n)
+}
+
+thread_local! {
+    /// What a test logs: all that it does is done on its own thread.
+    static LOGGED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What a test logs.
+pub struct Log;
+
+impl Log {
+    /// Listens from now on. One subscriber for all tests: whether a line is wanted at all is remembered for the whole process.
+    pub fn listen() -> Self {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            let subscriber = tracing_subscriber::fmt().json().with_writer(|| Self).finish();
+            tracing::subscriber::set_global_default(subscriber).unwrap();
+            tracing::callsite::rebuild_interest_cache();
+        });
+        LOGGED.take();
+        Self
+    }
+
+    /// The fields of the audit's lines so far.
+    pub fn audit(&self) -> Vec<Value> {
+        let text = LOGGED.with_borrow(|bytes| String::from_utf8(bytes.clone()).unwrap());
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines
+            .filter(|line| line["target"] == "nevertwice::audit")
+            .map(|line| line["fields"].clone())
+            .collect()
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        LOGGED.with_borrow_mut(|all| all.extend(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -6,6 +6,7 @@ use nevertwice_domain::tenant::UpstreamName;
 use serde_json::Value;
 
 use crate::admin_client::AdminArgs;
+use crate::args::an_upstream;
 use crate::exit::{Exit, Failure};
 use crate::print;
 use crate::table::{Side, Table};
@@ -34,7 +35,7 @@ pub struct Upstreams {
 #[derive(Args, Debug)]
 pub struct Recover {
     /// Its name
-    #[arg(value_parser = |text: &str| UpstreamName::new(text).map_err(|e| e.to_string()))]
+    #[arg(value_parser = an_upstream)]
     upstream: UpstreamName,
     #[command(flatten)]
     admin: AdminArgs,

@@ -16,17 +16,17 @@ use clap::{Args, Subcommand};
 use nevertwice_domain::clock::{Clock as _, Millis, SystemClock, parse_rfc3339};
 use nevertwice_domain::fingerprint::DocumentDigest;
 use nevertwice_domain::status::RefusalStatus;
-use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::admin_client::Client;
 use crate::exit::{Exit, Failure};
+use crate::pages::{self, Page};
 use crate::table::span;
 
-/// The most entries of a page.
-const PAGE: usize = 1000;
+/// Where they are in the API.
+const REFUSALS: &str = "/admin/v1/refusals";
 /// Pages that are read to find a fingerprint by its beginning.
 const PAGES_MAX: usize = 1000;
 
@@ -126,31 +126,6 @@ fn now() -> Millis {
     SystemClock.now()
 }
 
-/// A time without its fraction of a second.
-fn to_the_second(time: &str) -> String {
-    time.split_once('.').map_or_else(|| time.to_owned(), |(seconds, _)| format!("{seconds}Z"))
-}
-
-/// One page; `parameters` without `limit` and `cursor`.
-async fn page(
-    client: &Client,
-    parameters: &[(&str, String)],
-    limit: usize,
-    cursor: Option<&str>,
-) -> Result<(Vec<Value>, Option<String>), Failure> {
-    let mut query = form_urlencoded::Serializer::new(String::new());
-    query.extend_pairs(parameters).append_pair("limit", &limit.to_string());
-    if let Some(cursor) = cursor {
-        query.append_pair("cursor", cursor);
-    }
-    let mut page = client.get(&format!("/admin/v1/refusals?{}", query.finish())).await?;
-    let next = page["next_cursor"].as_str().map(ToOwned::to_owned);
-    match page["items"].take() {
-        Value::Array(items) => Ok((items, next)),
-        _ => Err(Failure::failed("the gateway's answer is not understood: it has no items")),
-    }
-}
-
 /// The whole fingerprint for one, or for the beginning of one.
 async fn whole_fingerprint(client: &Client, begun: &str) -> Result<String, Failure> {
     let begun = begun.to_ascii_lowercase();
@@ -159,7 +134,9 @@ async fn whole_fingerprint(client: &Client, begun: &str) -> Result<String, Failu
     }
     let (mut found, mut cursor) = (Vec::new(), None);
     for _ in 0..PAGES_MAX {
-        let (items, next) = page(client, &[("sort", "recent".into())], PAGE, cursor.as_deref()).await?;
+        let Page { items, next, .. } =
+            pages::page(client, REFUSALS, &[("sort", "recent".into())], pages::MOST, cursor.as_deref())
+                .await?;
         let all = items.iter().filter_map(|item| item["fingerprint"].as_str());
         found.extend(all.filter(|whole| whole.starts_with(&begun)).map(ToOwned::to_owned));
         cursor = next;
@@ -184,14 +161,6 @@ fn a_fingerprint(text: &str) -> Result<String, String> {
         return Ok(text.to_ascii_lowercase());
     }
     Err("a fingerprint has 64 hex digits; its first 8 or more will do".into())
-}
-
-fn an_upstream(text: &str) -> Result<UpstreamName, String> {
-    UpstreamName::new(text).map_err(|e| e.to_string())
-}
-
-fn a_tenant(text: &str) -> Result<TenantId, String> {
-    TenantId::new(text).map_err(|e| e.to_string())
 }
 
 fn a_status(text: &str) -> Result<RefusalStatus, String> {

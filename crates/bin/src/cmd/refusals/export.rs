@@ -8,12 +8,14 @@ use std::path::Path;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::moving::{Header, LINE_MAX, Progress, patiently};
+use super::moving::{Header, LINE_MAX};
 use super::now;
 use crate::admin_client::{AdminArgs, Client};
 use crate::exit::{Exit, Failure};
 use crate::lines::{Line, Lines};
+use crate::patience::patiently;
 use crate::print;
+use crate::progress::Progress;
 
 /// The most refusals of a page.
 const PAGE: usize = 500;
@@ -80,7 +82,7 @@ pub(super) async fn run(export: &Export) -> Result<Exit, Failure> {
 
 /// Page after page, until the last one.
 async fn all(client: &Client, target: &mut Target) -> Result<(), Failure> {
-    let mut progress = Progress::new("exported", Some(0));
+    let mut progress = Progress::new(Some(0));
     let mut worked = false;
     loop {
         let mut query = form_urlencoded::Serializer::new(String::new());
@@ -99,7 +101,8 @@ async fn all(client: &Client, target: &mut Target) -> Result<(), Failure> {
             return Ok(());
         }
         let refusals = target.refusals;
-        progress.at(refusals, refusals, Some(page["entries"].as_u64().unwrap_or(0).max(refusals)));
+        let length = page["entries"].as_u64().unwrap_or(0).max(refusals);
+        progress.at(refusals, &format!("{refusals} refusals exported"), Some(length));
         match next {
             None => return Ok(()),
             // a page that is followed by itself would go on for ever

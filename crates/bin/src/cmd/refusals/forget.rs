@@ -7,8 +7,9 @@ use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::tenant::UpstreamName;
 use serde_json::{Map, Value};
 
-use super::{a_document, a_fingerprint, a_status, a_time, an_upstream, whole_fingerprint};
+use super::{a_document, a_fingerprint, a_status, a_time, whole_fingerprint};
 use crate::admin_client::AdminArgs;
+use crate::args::an_upstream;
 use crate::exit::{Exit, Failure};
 use crate::print;
 

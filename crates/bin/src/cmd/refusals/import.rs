@@ -8,11 +8,13 @@ use serde::Serialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::moving::{Header, LINE_MAX, Progress, patiently};
+use super::moving::{Header, LINE_MAX};
 use crate::admin_client::{AdminArgs, Client};
 use crate::exit::{Exit, Failure};
 use crate::lines::{Line, Lines};
+use crate::patience::patiently;
 use crate::print;
+use crate::progress::Progress;
 use crate::table::on_one_line;
 
 /// The most refusals of a request: the gateway's store has seconds for them.
@@ -90,7 +92,7 @@ async fn all(client: &Client, name: &str, from: impl BufRead, length: Option<u64
     Header::read(name, next(&mut lines)?.as_ref())?;
     let mut moving = Moving {
         client,
-        progress: Progress::new("imported", length),
+        progress: Progress::new(length),
         batch: Batch::default(),
         fence: None,
         sum: Sum::default(),
@@ -110,7 +112,8 @@ async fn all(client: &Client, name: &str, from: impl BufRead, length: Option<u64
                 moving.sum.imported
             ),
         })?;
-        moving.progress.at(lines.offset, moving.sum.imported, length);
+        let text = format!("{} refusals imported", moving.sum.imported);
+        moving.progress.at(lines.offset, &text, length);
         if line?.is_none() {
             let mut sum = moving.sum;
             // the gateway's word on a line comes later than what could be seen here

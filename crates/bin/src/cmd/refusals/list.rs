@@ -5,13 +5,15 @@ use nevertwice_domain::clock::Millis;
 use nevertwice_domain::fingerprint::DocumentDigest;
 use nevertwice_domain::status::RefusalStatus;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{Item, PAGE, a_document, a_status, a_tenant, an_upstream, now, page, to_the_second};
-use crate::admin_client::{AdminArgs, Client};
+use super::{Item, REFUSALS, a_document, a_status, now};
+use crate::admin_client::AdminArgs;
+use crate::args::{a_tenant, an_upstream};
 use crate::exit::{Exit, Failure};
+use crate::pages::{self, Page};
 use crate::print;
-use crate::table::{Side, Table};
+use crate::table::{Side, Table, to_the_second};
 
 /// Tenants that are named in the narrow table.
 const TENANTS_SHOWN: usize = 4;
@@ -56,7 +58,7 @@ pub(super) enum Sort {
 }
 
 impl List {
-    fn parameters(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn parameters(&self) -> Vec<(&'static str, String)> {
         let sort = match self.sort {
             Sort::Replays => "replays",
             Sort::Recent => "recent",
@@ -73,13 +75,15 @@ impl List {
 }
 
 pub(super) async fn run(list: &List) -> Result<Exit, Failure> {
-    let (items, next) = all(&list.admin.client()?, list).await?;
+    let parameters = list.parameters();
+    let client = list.admin.client()?;
+    let Page { items, next, .. } = pages::all(&client, REFUSALS, &parameters, list.limit).await?;
     if list.json {
         return print::line(&format!("{:#}", json!({ "items": items, "next_cursor": next })));
     }
     let items = items.iter().map(Item::read).collect::<Result<Vec<_>, _>>()?;
     if items.is_empty() {
-        let filtered = list.parameters().len() > 1;
+        let filtered = parameters.len() > 1;
         return print::line(if filtered { "no refusal matches" } else { "no refusal is remembered" });
     }
     let done = print::line(&table(&items, list.wide, now()))?;
@@ -87,25 +91,6 @@ pub(super) async fn run(list: &List) -> Result<Exit, Failure> {
         print::error(&format!("{} shown, there are more: raise --limit to see them", items.len()));
     }
     Ok(done)
-}
-
-/// Pages until there are enough, and the cursor of the page after them.
-pub(super) async fn all(client: &Client, list: &List) -> Result<(Vec<Value>, Option<String>), Failure> {
-    let limit = usize::try_from(list.limit).unwrap_or(usize::MAX);
-    let parameters = list.parameters();
-    let (mut items, mut cursor) = (Vec::new(), None);
-    loop {
-        let (more, next) =
-            page(client, &parameters, PAGE.min(limit - items.len()), cursor.as_deref()).await?;
-        // a page that is empty and still has a next one would go on for ever
-        let ended = more.is_empty() || next.is_none();
-        items.extend(more);
-        if ended || items.len() >= limit {
-            items.truncate(limit);
-            return Ok((items, next));
-        }
-        cursor = next;
-    }
 }
 
 pub(super) fn table(items: &[Item], wide: bool, now: Millis) -> String {

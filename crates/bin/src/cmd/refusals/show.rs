@@ -8,11 +8,11 @@ use clap::Args;
 use nevertwice_domain::clock::Millis;
 use serde_json::Value;
 
-use super::{Item, a_fingerprint, now, to_the_second, whole_fingerprint};
+use super::{Item, a_fingerprint, now, whole_fingerprint};
 use crate::admin_client::AdminArgs;
 use crate::exit::{Exit, Failure};
 use crate::print;
-use crate::table::{Side, Table, on_lines};
+use crate::table::{Side, Table, on_lines, to_the_second};
 
 /// Which refusal to show.
 #[derive(Args, Debug)]

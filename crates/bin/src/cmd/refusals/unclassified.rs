@@ -4,11 +4,10 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::to_the_second;
 use crate::admin_client::AdminArgs;
 use crate::exit::{Exit, Failure};
 use crate::print;
-use crate::table::{Side, Table, on_lines, on_one_line};
+use crate::table::{Side, Table, on_lines, on_one_line, to_the_second};
 
 /// Which codes to list.
 #[derive(Args, Debug)]
