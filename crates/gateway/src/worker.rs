@@ -59,7 +59,7 @@ async fn claim(gateway: Arc<Shared>, jobs: Arc<Jobs>, upstream: Arc<Upstream>) {
                     gateway.tracker.spawn(worker.run(place));
                 }
                 Err(error) => {
-                    tracing::warn!(upstream = %upstream.name(), %error, "no job could be taken from the store");
+                    jobs.store_failed("no job could be taken", &error);
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -148,7 +148,7 @@ impl Worker {
             Ok(Some(input)) => room.holding(input),
             Ok(None) => return OwnCode::Internal.into(),
             Err(error) => {
-                tracing::warn!(job = %job.id, %error, "the input of a job could not be read");
+                jobs.store_failed("an input could not be read", &error);
                 return OwnCode::StoreUnavailable.into();
             }
         };
@@ -161,7 +161,7 @@ impl Worker {
                 // the look after the claim will say so too
                 Ok(false) => Err(OwnCode::Interrupted.into()),
                 Err(error) => {
-                    tracing::warn!(job = %job.id, %error, "that a call begins could not be stored: it is not made");
+                    jobs.store_failed("that a call begins could not be stored: it is not made", &error);
                     Err(OwnCode::StoreUnavailable.into())
                 }
             }
@@ -268,7 +268,7 @@ impl Worker {
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(job = %job.id, %error, "a job could not be settled");
+                    self.jobs.store_failed("a job could not be settled", &error);
                     if Instant::now() >= until || self.gateway.stop.cut.is_cancelled() {
                         return;
                     }
