@@ -1,6 +1,11 @@
 //! Jobs: a document is handed over, its outcome is asked for later, and what the memory knows of it makes no call.
 #![expect(clippy::panic, reason = "a broken test should stop loudly")]
 
+mod adapters;
+mod fleet;
+mod kills;
+mod webhooks;
+
 use std::time::Duration;
 
 use nevertwice_testkit::random_document;
@@ -16,15 +21,15 @@ use crate::job_caller::{
 
 const REFUSAL: &str = r#"{"error":{"code":"corrupt","message":"the file is corrupt"}}"#;
 
-fn refused(status: u16) -> Reply {
+pub fn refused(status: u16) -> Reply {
     Reply::status(status).header("Content-Type", "application/json").body(REFUSAL)
 }
 
-fn accepted() -> Reply {
+pub fn accepted() -> Reply {
     Reply::status(200).header("Content-Type", "application/json").body(r#"{"label":"invoice"}"#)
 }
 
-fn id(answer: &Answer) -> String {
+pub fn id(answer: &Answer) -> String {
     answer.json()["id"].as_str().unwrap_or_default().to_owned()
 }
 
@@ -226,6 +231,7 @@ async fn a_key_stands_for_one_request() {
     let theirs = Post::to(gateway.addr, JOB).bearer("tok-2").header("Idempotency-Key", "order-7");
     let theirs = theirs.body(&DOC2[..]).send().await;
     assert_eq!((theirs.status, theirs.header("idempotent-replayed")), (202, None), "{}", theirs.text());
+    upstream.wait_calls(2).await;
     gate.open();
     end(&gateway, &id(&first)).await;
     let after = form("three", &DOC).send().await;

@@ -169,7 +169,8 @@ impl Api<'_> {
             Submitted::Full => return Err(Rejection::from(OwnCode::JobsFull).again_in(10)),
         };
         let mut outcome = Outcome::Ok;
-        if let Some(entry) = known {
+        // not of one that was accepted under this key before
+        if let Some(entry) = known.filter(|_| job.error.as_ref().is_some_and(|error| error.verdict)) {
             submit::count_replay(gateway, entry, record);
             outcome = Outcome::Replayed(entry.status);
         }

@@ -36,7 +36,7 @@ mod tests {
     /// The example of the specification's own libraries.
     #[test]
     fn the_signature_is_the_one_that_receivers_compute() {
-        let secret = |text: &str| Secret::new(text.as_bytes().to_vec().into_boxed_slice().into());
+        let secret = |text: &str| Secret::new(text.as_bytes().to_vec().into_boxed_slice());
         let signer = Signer::new(&secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"));
         let signature =
             signer.sign("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#);

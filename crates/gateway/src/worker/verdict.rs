@@ -110,3 +110,138 @@ pub(super) fn interrupted() -> JobError {
         verdict: false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nevertwice_domain::fingerprint::Fingerprint;
+    use nevertwice_domain::job::{JobId, JobRequest};
+    use nevertwice_domain::status::RefusalStatus;
+    use nevertwice_domain::tenant::{TenantId, UpstreamName};
+
+    use super::*;
+
+    const NOW: Millis = Millis(1_000_000);
+
+    fn rules() -> Rules {
+        Rules {
+            input_max_bytes: 1,
+            result_max_bytes: 1,
+            max_queued: 1,
+            retention: Duration::from_secs(1),
+            max_attempts: 3,
+            retry_first: Duration::from_secs(1),
+            retry_max: Duration::from_secs(10),
+            webhooks: None,
+        }
+    }
+
+    fn job(attempts: u32) -> Job {
+        let request = JobRequest {
+            path: "/x".into(),
+            fields: Vec::new(),
+            bytes: 1,
+            digest: Fingerprint::from_bytes([0; 32]),
+            document: None,
+        };
+        Job {
+            id: JobId::new(NOW, [1; 10]),
+            tenant: TenantId::anonymous(),
+            upstream: UpstreamName::new("ocr").unwrap_or_else(|e| unreachable!("{e}")),
+            request,
+            key: None,
+            status: JobStatus::Running,
+            created_at: NOW,
+            started_at: None,
+            finished_at: None,
+            expires_at: None,
+            attempts,
+            not_before: None,
+            sent: false,
+            cancel: false,
+            error: None,
+            result: None,
+            webhook: None,
+        }
+    }
+
+    fn answered(status: u16, wait: Option<u64>) -> Ended {
+        let code = StatusCode::from_u16(status).unwrap_or_default();
+        Ended {
+            outcome: Outcome::of_upstream(code),
+            answer: Some((ResultFacts { status, fields: Vec::new(), bytes: 4 }, Bytes::from_static(b"text"))),
+            verdict: false,
+            wait: wait.map(Duration::from_secs),
+            detail: None,
+        }
+    }
+
+    /// When it is tried again, in milliseconds from now; `None` = not.
+    fn again(attempts: u32, ended: Ended, sent: bool) -> Option<u64> {
+        match next(&job(attempts), ended, sent, &rules(), NOW, 0.0) {
+            Next::Again { not_before, .. } => Some(not_before.since_ms(NOW)),
+            Next::Over { .. } => None,
+        }
+    }
+
+    #[test]
+    fn what_may_pass_is_tried_again_later_and_later_and_not_for_ever() {
+        for status in [408, 429, 500, 502, 503, 504, 599] {
+            assert_eq!(again(0, answered(status, None), true), Some(1000), "{status}");
+            assert_eq!(again(1, answered(status, None), true), Some(2000), "{status}");
+            assert_eq!(again(2, answered(status, None), true), None, "{status}");
+        }
+        for code in [OwnCode::UpstreamUnreachable, OwnCode::UpstreamClosed, OwnCode::UpstreamTimeout] {
+            assert_eq!(again(0, code.into(), true), Some(1000));
+        }
+        assert_eq!(again(0, answered(503, Some(7)), true), Some(7000));
+        assert_eq!(again(0, answered(503, Some(u64::MAX)), true), Some(3_600_000));
+        assert_eq!(back_off(&rules(), 60, 0.0), Duration::from_secs(10));
+        assert_eq!(back_off(&rules(), 0, 1.0), Duration::from_millis(750));
+    }
+
+    #[test]
+    fn what_will_not_pass_is_not_tried_again() {
+        for status in [200, 204, 301, 400, 401, 403, 404, 409, 413, 422] {
+            assert_eq!(again(0, answered(status, None), true), None, "{status}");
+        }
+        for code in [OwnCode::UpstreamMalformed, OwnCode::ResultTooLarge, OwnCode::Internal, OwnCode::NoRoute]
+        {
+            assert_eq!(again(0, code.into(), false), None);
+        }
+        // a verdict on the document is one whatever its status
+        assert_eq!(again(0, Ended { verdict: true, ..answered(503, None) }, true), None);
+    }
+
+    #[test]
+    fn a_call_that_did_not_begin_uses_nothing_up() {
+        for code in [OwnCode::PoolFull, OwnCode::QueueTimeout, OwnCode::StoreUnavailable] {
+            assert_eq!(again(99, code.into(), false), Some(1000));
+        }
+        let held = Ended {
+            outcome: Outcome::Held(StatusCode::INTERNAL_SERVER_ERROR),
+            wait: Some(Duration::from_secs(1800)),
+            ..answered(500, None)
+        };
+        assert_eq!(again(99, held, false), Some(1_800_000));
+    }
+
+    #[test]
+    fn the_error_says_whose_word_it_is() {
+        let refused = RefusalStatus::new(422).unwrap_or_else(|e| unreachable!("{e}"));
+        let replay = Ended { outcome: Outcome::Replayed(refused), verdict: true, ..answered(422, None) };
+        let Next::Over { status: JobStatus::Failed, error: Some(error), result: Some(_) } =
+            next(&job(0), replay, false, &rules(), NOW, 0.0)
+        else {
+            unreachable!()
+        };
+        assert_eq!((error.code.as_str(), error.message.as_str()), ("REFUSED_HTTP_422", "text"));
+        assert!(error.replayed && error.verdict && !error.retryable && error.upstream_status == Some(422));
+        let failed = Ended { outcome: Outcome::FailedOperation, ..answered(200, None) };
+        let Next::Over { status: JobStatus::Failed, error: Some(error), .. } =
+            next(&job(0), failed, true, &rules(), NOW, 0.0)
+        else {
+            unreachable!()
+        };
+        assert!(error.retryable && !error.verdict && error.code == "FAILED_HTTP_200");
+    }
+}
