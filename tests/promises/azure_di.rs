@@ -311,6 +311,44 @@ async fn operations_outlive_the_gateway() {
     assert_eq!((di.submits().len(), di.polls().len()), (2, 6));
 }
 
+/// Killed at any point, it has kept whatever it has promised.
+#[tokio::test]
+async fn no_operation_that_was_promised_is_lost_by_a_kill() {
+    let di = AzureDi::start().await;
+    let mut gateway = facade(&di, &[]).await;
+    let mut promised = Vec::new();
+    for round in 0..10_u64 {
+        let mut submits = tokio::task::JoinSet::new();
+        for n in 0..16 {
+            let (addr, document) = (gateway.addr, format!("document {n} of round {round}"));
+            let request = Request::post(&format!("/di{ANALYZE}")).bearer("tok-1").body(document.clone());
+            submits.spawn(async move {
+                let answer = Client::try_connect(addr).await?.try_request(request).await?;
+                Ok::<_, nevertwice_testkit::Failure>((answer, document))
+            });
+        }
+        // later and later, while others are under way
+        let mut answers = Vec::new();
+        for _ in 0..round {
+            answers.extend(submits.join_next().await);
+        }
+        gateway.signal("KILL");
+        gateway.wait_exit(Duration::from_secs(10)).await;
+        while let Some(late) = submits.join_next().await {
+            answers.push(late);
+        }
+        for submitted in answers.into_iter().flat_map(Result::unwrap) {
+            promised.push((operation(&gateway, &submitted.0), sha256_hex(&[submitted.1])));
+        }
+        gateway.restart().await;
+    }
+    assert!(promised.len() >= 45, "{}", promised.len());
+    for (operation, digest) in promised {
+        let done = poll(&gateway, &operation).await;
+        assert_eq!((done.status, done.text().contains(&digest)), (200, true), "{}", done.text());
+    }
+}
+
 #[tokio::test]
 async fn an_operation_outlives_the_upstreams_absence() {
     let di = AzureDi::start().await;

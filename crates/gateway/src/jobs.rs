@@ -3,7 +3,7 @@
 mod room;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nevertwice_config::checked::Jobs as Rules;
 use nevertwice_domain::clock::Millis;
@@ -13,6 +13,7 @@ use nevertwice_store::StoreError;
 use nevertwice_store::work::{JobBounds, JobStore};
 use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
 
+use crate::lock::Lock;
 use crate::metrics::JobMetrics;
 use crate::webhook::Webhooks;
 
@@ -22,6 +23,9 @@ pub(crate) use room::Room;
 const WAITERS: usize = 1024;
 /// Ends that are told at once; whoever misses one looks into the store, as for an end in another process.
 const TOLD: usize = 1024;
+
+/// How often trouble of the store is told at most.
+const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub(crate) struct Jobs {
@@ -40,6 +44,8 @@ pub(crate) struct Jobs {
     ended: broadcast::Sender<JobId>,
     given_up: broadcast::Sender<JobId>,
     waiting: Semaphore,
+    /// When trouble of the store was last told.
+    told: Lock<Option<Instant>>,
     webhooks: Option<Webhooks>,
     metrics: JobMetrics,
 }
@@ -65,8 +71,19 @@ impl Jobs {
             ended: broadcast::Sender::new(TOLD),
             given_up: broadcast::Sender::new(TOLD),
             waiting: Semaphore::new(WAITERS),
+            told: Lock::default(),
             webhooks,
             metrics,
+        }
+    }
+
+    /// Says in the log that the store failed, once in ten seconds: a store that is away fails every request and every worker.
+    pub(crate) fn store_failed(&self, what: &'static str, error: &StoreError) {
+        let now = Instant::now();
+        let mut told = self.told.hold();
+        if told.is_none_or(|at| now.duration_since(at) >= TELL_EVERY) {
+            *told = Some(now);
+            tracing::warn!(what, %error, "the store of jobs failed");
         }
     }
 
@@ -96,7 +113,7 @@ impl Jobs {
                 Ok(Some(job)) => webhooks.send(&job, &self.base),
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!(job = %id, %error, "a job could not be read, its webhook is not called");
+                    self.store_failed("a job could not be read, its webhook is not called", &error);
                     webhooks.lost();
                 }
             }

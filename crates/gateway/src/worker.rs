@@ -59,7 +59,7 @@ async fn claim(gateway: Arc<Shared>, jobs: Arc<Jobs>, upstream: Arc<Upstream>) {
                     gateway.tracker.spawn(worker.run(place));
                 }
                 Err(error) => {
-                    tracing::warn!(upstream = %upstream.name(), %error, "no job could be taken from the store");
+                    jobs.store_failed("no job could be taken", &error);
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -100,7 +100,14 @@ impl Worker {
             // its call began, and nobody knows how it ended
             record.attempts = 1;
             unattended::introduce(&self.gateway, job, &mut record);
-            return self.interrupted(record).await;
+            return match job.cancel {
+                true => self.given_up(record).await,
+                false => self.interrupted(record).await,
+            };
+        }
+        if job.cancel {
+            // given up while a worker had it that has died since
+            return self.given_up(record).await;
         }
         let sent = AtomicBool::new(false);
         let left = tokio::select! {
@@ -118,18 +125,7 @@ impl Worker {
                 tracing::error!(job = %job.id, "a worker failed on a job: this is a fault of the gateway");
                 self.ended(Ended::from(OwnCode::Internal), sent, record).await;
             }
-            Left::Stopped(Stop::GivenUp) => {
-                self.account(record, Outcome::Own(OwnCode::JobCancelled)).await;
-                let now = self.gateway.clock.now();
-                self.settle(JobEnd::Final {
-                    status: JobStatus::Cancelled,
-                    error: None,
-                    result: None,
-                    at: now,
-                    expires_at: self.jobs.expires_at(now),
-                })
-                .await;
-            }
+            Left::Stopped(Stop::GivenUp) => self.given_up(record).await,
             Left::Stopped(Stop::Lost) => {
                 tracing::warn!(job = %job.id, "a job was lost to another worker: the store could not be reached in time");
                 self.account(record, Outcome::Own(OwnCode::Interrupted)).await;
@@ -152,7 +148,7 @@ impl Worker {
             Ok(Some(input)) => room.holding(input),
             Ok(None) => return OwnCode::Internal.into(),
             Err(error) => {
-                tracing::warn!(job = %job.id, %error, "the input of a job could not be read");
+                jobs.store_failed("an input could not be read", &error);
                 return OwnCode::StoreUnavailable.into();
             }
         };
@@ -165,7 +161,7 @@ impl Worker {
                 // the look after the claim will say so too
                 Ok(false) => Err(OwnCode::Interrupted.into()),
                 Err(error) => {
-                    tracing::warn!(job = %job.id, %error, "that a call begins could not be stored: it is not made");
+                    jobs.store_failed("that a call begins could not be stored: it is not made", &error);
                     Err(OwnCode::StoreUnavailable.into())
                 }
             }
@@ -212,6 +208,16 @@ impl Worker {
             }
             Next::Again { error, not_before } => JobEnd::Again { error, not_before },
         };
+        self.settle(end).await;
+    }
+
+    /// Its owner does not want it any more.
+    async fn given_up(&self, record: Box<Record>) {
+        self.account(record, Outcome::Own(OwnCode::JobCancelled)).await;
+        let now = self.gateway.clock.now();
+        let expires_at = self.jobs.expires_at(now);
+        let end =
+            JobEnd::Final { status: JobStatus::Cancelled, error: None, result: None, at: now, expires_at };
         self.settle(end).await;
     }
 
@@ -262,7 +268,7 @@ impl Worker {
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!(job = %job.id, %error, "a job could not be settled");
+                    self.jobs.store_failed("a job could not be settled", &error);
                     if Instant::now() >= until || self.gateway.stop.cut.is_cancelled() {
                         return;
                     }

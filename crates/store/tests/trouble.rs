@@ -148,7 +148,7 @@ fn a_row_that_cannot_be_read_harms_no_other() -> Done {
             file.write_all_at(&[0xff; 4], at as u64)?;
         }
         // A commit by another makes SQLite forget what it keeps of the file in memory, where all is well.
-        rusqlite::Connection::open(&path)?.pragma_update(None, "user_version", 1)?;
+        rusqlite::Connection::open(&path)?.pragma_update(None, "user_version", 2)?;
         assert!(store.recall(&samples::fingerprint(1)).await?.entry.is_none());
         assert!(store.recall(&samples::fingerprint(2)).await?.entry.is_none());
         assert_eq!(store.entries().await?, ROWS - 2);

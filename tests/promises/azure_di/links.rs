@@ -175,6 +175,10 @@ async fn a_trusted_hop_says_what_the_client_asked() {
     let gateway = facade(&di, &[("TOP", fixed)]).await;
     let submitted = ask(&gateway, asked(&[(host, "gw.test"), (proto, "http")])).await;
     operation_below(&submitted, "https://ocr.example.com");
+    let with_slash = "public_base_url: \"https://ocr.example.com/a/\"";
+    let gateway = facade(&di, &[("TOP", with_slash)]).await;
+    let submitted = ask(&gateway, asked(&[])).await;
+    operation_below(&submitted, "https://ocr.example.com/a");
 }
 
 #[tokio::test]

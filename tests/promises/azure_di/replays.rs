@@ -66,6 +66,28 @@ async fn a_replay_fails_at_the_poll_as_the_document_did() {
     }
 }
 
+/// Clients take an address to pieces: it looks as the service's own would.
+#[tokio::test]
+async fn a_replay_s_address_is_made_of_the_submit_s() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[]).await;
+    di.on(&DOC[..], failing());
+    let classify =
+        "/documentintelligence/documentClassifiers/c.1~x:analyze?split=auto&api-version=2024-11-30&pages=1";
+    for path in [ANALYZE, ANALYZE_V3, classify, &ANALYZE.replacen('/', "//", 1)] {
+        let live = operation(&gateway, &submit(&gateway, path, &DOC[..]).await);
+        let failed = poll(&gateway, &live).await.json();
+        let replay = submit(&gateway, path, &DOC[..]).await;
+        assert!(replay.is_hit(), "{path}");
+        let minted = operation(&gateway, &replay);
+        assert_eq!(with_id(&minted, "@"), with_id(&live, "@"), "{path}");
+        for asked in [minted.as_str(), minted.split('?').next().unwrap()] {
+            assert_eq!(poll(&gateway, asked).await.json()["error"], failed["error"]);
+        }
+    }
+    assert_eq!((di.submits().len(), di.polls().len()), (4, 4));
+}
+
 #[tokio::test]
 async fn a_minted_operation_is_its_tenants_too() {
     let di = AzureDi::start().await;

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::caller::{assert_live, assert_replay, entries, entry_count, forget, forget_all};
+use crate::memory_settings::reconfigure;
 
 /// Base64 of a document, as clients write it.
 fn base64(document: &[u8]) -> String {
@@ -254,6 +255,40 @@ async fn a_forget_between_submit_and_poll_holds() {
     assert!(submit(&gateway, ANALYZE, &DOC[..]).await.is_hit());
 }
 
+/// The key names the rules that judged: a verdict by other ones would be found by nobody, or by the wrong ones.
+#[tokio::test]
+async fn rules_that_changed_between_submit_and_poll_record_nothing() {
+    let di = AzureDi::start().await;
+    let (old, new) = ("tier: one", "tier: two\n      profile: docling-serve");
+    let memory = format!("negative_cache:\n  {old}");
+    let mut gateway = facade(&di, &[("DI", &memory)]).await;
+    di.on(&DOC[..], failing());
+    let operation = operation(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await);
+    reconfigure(&mut gateway, old, new).await;
+    assert_eq!(poll(&gateway, &operation).await.json()["status"], "failed");
+    assert_eq!(entry_count(&gateway).await, 0);
+    reconfigure(&mut gateway, new, old).await;
+    assert!(!submit(&gateway, ANALYZE, &DOC[..]).await.is_hit());
+    assert_eq!(di.submits().len(), 2);
+}
+
+/// A document that was held on disk, and came in chunks.
+#[tokio::test]
+async fn a_large_document_is_known_by_its_bytes() {
+    let di = AzureDi::start().await;
+    let gateway = facade(&di, &[("TOP", "limits: {buffer_memory_bytes: 1048576}")]).await;
+    let document = nevertwice_testkit::random_document(54, 3 << 20);
+    di.on(&document, failing());
+    let sent = |request: Request| request.bearer("tok-1").header("Content-Type", "application/pdf");
+    let request = sent(Request::post(&format!("/di{ANALYZE}"))).body(document.clone());
+    end(&gateway, &ask(&gateway, request.chunked(100_000)).await).await;
+    let known = entries(&gateway, &format!("?document={}", sha256_hex(&[&document]))).await;
+    assert_eq!(known.len(), 1);
+    let request = sent(Request::post(&format!("/di{ANALYZE}"))).body(document);
+    assert!(ask(&gateway, request).await.is_hit());
+    assert_eq!(di.submits().len(), 1);
+}
+
 #[tokio::test]
 async fn a_document_that_is_analyzed_after_all_is_no_bad_document() {
     let di = AzureDi::start().await;
@@ -328,6 +363,22 @@ async fn a_poll_whose_client_leaves_teaches_too() {
     gateway.wait_metric("gateway_negative_cache_entries", &[], 1.0).await;
     assert!(submit(&gateway, ANALYZE, &DOC[..]).await.is_hit());
     assert_eq!((di.submits().len(), di.polls().len()), (1, 1));
+}
+
+/// Results are long: what is read of one is its state, and the rest goes by.
+#[tokio::test]
+async fn a_result_of_any_length_says_that_the_document_is_good() {
+    let di = AzureDi::start().await;
+    let slots = [("MEMORY", "max_body_bytes: 1000"), ("DI", "negative_cache: {mode: observe}")];
+    let gateway = facade(&di, &slots).await;
+    di.on(&DOC[..], failing());
+    end(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await).await;
+    assert_eq!(entry_count(&gateway).await, 1);
+    di.on(&DOC[..], Fate::succeeds_at_length(1 << 20));
+    let done = end(&gateway, &submit(&gateway, ANALYZE, &DOC[..]).await).await;
+    assert!(done.complete && done.body.len() > 2 << 20, "{}", done.body.len());
+    assert_eq!(done.json()["status"], "succeeded");
+    assert_eq!(entry_count(&gateway).await, 0);
 }
 
 #[tokio::test]

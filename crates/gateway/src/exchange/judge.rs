@@ -416,6 +416,28 @@ pub(super) async fn read(
     }
 }
 
+/// Reads the beginning of a body that is not read whole: until it tells enough, is `limit` long, or is late.
+pub(super) async fn beginning(
+    mut body: Incoming,
+    limit: usize,
+    wait: Duration,
+    tells: impl Fn(&[u8]) -> bool,
+) -> Result<AnswerBody, Rejection> {
+    let until = tokio::time::Instant::now() + wait;
+    let mut read = Vec::new();
+    while read.len() < limit && !tells(&read) {
+        match tokio::time::timeout_at(until, body.frame()).await {
+            Ok(Some(Err(error))) => return Err(broken(&error).into()),
+            Ok(Some(Ok(frame))) => read.extend_from_slice(&frame.into_data().unwrap_or_default()),
+            Ok(None) | Err(_) => break,
+        }
+    }
+    Ok(match read.is_empty() {
+        true => AnswerBody::Live(body),
+        false => AnswerBody::Begun(vec![read.into()], body),
+    })
+}
+
 /// Reads what is left of a body, in memory of `room`.
 pub(crate) async fn to_the_end(
     body: AnswerBody,

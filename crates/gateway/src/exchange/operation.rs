@@ -35,6 +35,8 @@ use crate::memory::{Guarded, Landing};
 use crate::operations::{FIRST_LOOK_MS, LIFE_MS, Operations};
 use crate::upstream::client::{Address, AnsweredBy};
 
+/// How far an answer is read for the state, which the service writes first, in bytes.
+const STATE_WITHIN: usize = 4096;
 /// How long the recording of what a poll has shown may take.
 const RECORD_WAIT: Duration = Duration::from_secs(5);
 
@@ -349,7 +351,14 @@ pub(super) async fn judge(
     }
     let incomplete = judge::ends_with_the_connection(&head, &body) || judge::fields_too_large(&head);
     let reach = Reach { kept: memory.max_body_bytes, beyond: None, wait: guard.rules.judge_wait };
-    let (body, _) = judge::read(body, reach).await?;
+    let body = match judge::read(body, reach).await? {
+        // too long to be kept, as most results are: the state is all there is to know
+        (AnswerBody::Live(body), _) => {
+            let tells = |read: &[u8]| operation::state(read).is_some();
+            judge::beginning(body, STATE_WITHIN, guard.rules.judge_wait, tells).await?
+        }
+        (body, _) => body,
+    };
     let state = match &body {
         AnswerBody::Whole(bytes) => operation::state(bytes),
         AnswerBody::Begun(chunks, _) => operation::state(&chunks.concat()),

@@ -162,7 +162,7 @@ impl Api<'_> {
         let body = result.map(|(_, body)| body);
         let submitted = jobs.store.submit(job, input, body, &jobs.bounds(now)).await;
         drop(room);
-        let (job, same) = match submitted.map_err(|error| unavailable(&error))? {
+        let (job, same) = match submitted.map_err(|error| self.unavailable(&error))? {
             Submitted::New(job) => (job, false),
             Submitted::Same(job) => (job, true),
             Submitted::Conflict(_) => return Err(OwnCode::IdempotencyMismatch.into()),
@@ -201,8 +201,13 @@ impl Api<'_> {
 
     /// A job of this tenant; of others nobody learns that they exist.
     async fn find(&self, id: &JobId) -> Result<Job, Rejection> {
-        let found = self.jobs.store.job(id).await.map_err(|error| unavailable(&error))?;
+        let found = self.jobs.store.job(id).await.map_err(|error| self.unavailable(&error))?;
         found.filter(|job| job.tenant == self.tenant.id).ok_or_else(|| OwnCode::JobNotFound.into())
+    }
+
+    fn unavailable(&self, error: &StoreError) -> Rejection {
+        self.jobs.store_failed("a request could not be answered", error);
+        Rejection::from(OwnCode::StoreUnavailable).again_in(1)
     }
 
     async fn show(&self, id: &str, query: &Query) -> Result<Answer, Rejection> {
@@ -243,7 +248,7 @@ impl Api<'_> {
         let status = StatusCode::from_u16(facts.status).map_err(|_| OwnCode::NoResult)?;
         let room = tokio::time::timeout(ROOM_WAIT, self.jobs.fetched.take(facts.bytes)).await;
         let room = room.map_err(|_| Rejection::from(OwnCode::StoreUnavailable).again_in(1))?;
-        let body = self.jobs.store.result(&id).await.map_err(|error| unavailable(&error))?;
+        let body = self.jobs.store.result(&id).await.map_err(|error| self.unavailable(&error))?;
         let mut fields = HeaderMap::new();
         for field in facts.fields {
             let name = HeaderName::from_bytes(field.name.as_bytes()).ok();
@@ -258,7 +263,8 @@ impl Api<'_> {
         let id = id.parse().map_err(|_| OwnCode::JobNotFound)?;
         let before = self.find(&id).await?;
         let expires_at = self.jobs.expires_at(self.gateway.clock.now());
-        let after = self.jobs.store.cancel(&id, expires_at).await.map_err(|error| unavailable(&error))?;
+        let after =
+            self.jobs.store.cancel(&id, expires_at).await.map_err(|error| self.unavailable(&error))?;
         let job = after.ok_or(OwnCode::JobNotFound)?;
         if job.status.is_final() && !before.status.is_final() {
             self.jobs.tell_end(id, &job.upstream, job.status, job.webhook.is_some()).await;
@@ -276,7 +282,7 @@ impl Api<'_> {
             limit: query.number("limit", 1..=1000)?.and_then(|n| usize::try_from(n).ok()).unwrap_or(100),
             after: query.cursor("cursor")?,
         };
-        let page = self.jobs.store.list(&asked).await.map_err(|error| unavailable(&error))?;
+        let page = self.jobs.store.list(&asked).await.map_err(|error| self.unavailable(&error))?;
         Ok(json(StatusCode::OK, &shape::page(&page, &self.jobs.base)))
     }
 }
@@ -313,9 +319,4 @@ fn new_id(now: Millis) -> Result<JobId, Rejection> {
     let mut random = [0; 10];
     getrandom::fill(&mut random).map_err(|_| OwnCode::Internal)?;
     Ok(JobId::new(now, random))
-}
-
-fn unavailable(error: &StoreError) -> Rejection {
-    tracing::warn!(%error, "the store of jobs failed");
-    Rejection::from(OwnCode::StoreUnavailable).again_in(1)
 }

@@ -32,7 +32,8 @@ pub(crate) struct Format {
     pub(crate) lock: &'static str,
     /// What marks a SQLite file as one of these.
     pub(crate) application_id: u32,
-    /// The versions of the tables, and of what may stand in them, that are read; the last is written.
+    /// The versions of the tables, and of what may stand in them, that are read. A file begins with the first, and has a later one from when
+    /// something stands in it that a program of the version before would take for damage ([`raise_version`]).
     pub(crate) versions: RangeInclusive<u32>,
     /// Each table and index, as SQLite keeps its text.
     pub(crate) objects: &'static [(&'static str, &'static str)],
@@ -301,11 +302,6 @@ impl Place {
             return Err(Refused::Said(StoreErrorKind::Io.error(message)));
         }
         connection.pragma_update(None, "synchronous", "full")?;
-        let version: u32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        if version < *self.format.versions.end() {
-            // from now on older programs say that it is newer, and do not take it for damaged
-            connection.pragma_update(None, "user_version", self.format.versions.end())?;
-        }
         connection.query_row(&format!("PRAGMA journal_size_limit = {LOG_KEEPS}"), [], |_| Ok(()))?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)?;
         Ok(())
@@ -320,7 +316,7 @@ impl Place {
         }
         let transaction = connection.transaction()?;
         transaction.pragma_update(None, "application_id", self.format.application_id)?;
-        transaction.pragma_update(None, "user_version", self.format.versions.end())?;
+        transaction.pragma_update(None, "user_version", self.format.versions.start())?;
         for (_, sql) in self.format.objects {
             transaction.execute(sql, [])?;
         }
@@ -337,6 +333,16 @@ impl Place {
             Refused::Sqlite(error) => self.failed(&error),
         }
     }
+}
+
+/// From now on the file has at least this version, in the transaction that is under way: older programs say that it is newer, and do
+/// not take it for damaged.
+pub(crate) fn raise_version(connection: &Connection, to: u32) -> rusqlite::Result<()> {
+    let version: u32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if version < to {
+        connection.pragma_update(None, "user_version", to)?;
+    }
+    Ok(())
 }
 
 fn connect(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {

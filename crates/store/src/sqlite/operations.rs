@@ -12,9 +12,11 @@ use nevertwice_domain::strike::StrikeOutcome;
 use nevertwice_domain::tenant::UpstreamName;
 use rusqlite::{Connection, OptionalExtension, Params, params};
 
+use super::file;
 use super::index::Change;
 use super::schema::{
     self, ENTRY_COLUMNS, STRIKE_COLUMNS, StoredEntry, StoredStrike, StoredTally, TALLY_COLUMNS, Totals,
+    WITH_FAILED_OPERATIONS,
 };
 use crate::fence::FenceLog;
 use crate::keeping::{REMNANT_MS, STRIKE_MS, goes_on, is_in_a_row, is_live, is_servable};
@@ -202,6 +204,9 @@ impl Operations<'_> {
         let old = "SELECT sequence, fingerprint FROM entries WHERE fingerprint = ?";
         for (sequence, _) in self.keys(old, [entry.fingerprint.as_bytes()])? {
             self.delete(sequence)?;
+        }
+        if entry.status.is_failed_operation() {
+            file::raise_version(self.connection, WITH_FAILED_OPERATIONS)?;
         }
         self.totals.last_sequence += 1;
         self.totals.entries += 1;

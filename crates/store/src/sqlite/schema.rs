@@ -15,15 +15,16 @@ use rusqlite::{Connection, Row};
 use super::file::Format;
 use super::row::{Columns, Malformed, insert, optional, text, unsigned};
 
+/// The version with the tables of the one before, and entries with the status of a failed operation.
+pub(super) const WITH_FAILED_OPERATIONS: u32 = 2;
+
 /// The file.
 pub(super) const FORMAT: Format = Format {
     file: "refusals.sqlite3",
     lock: "lock",
     // `nvtw`
     application_id: 0x6e76_7477,
-    // 2 has the tables of 1, and entries with the status of a failed operation, which a program that knows 1 would take for
-    // damage.
-    versions: 1..=2,
+    versions: 1..=WITH_FAILED_OPERATIONS,
     objects: OBJECTS,
     first_rows: |connection| Totals::default().insert(connection),
     shrinks: false,

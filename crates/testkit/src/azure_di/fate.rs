@@ -13,6 +13,8 @@ pub struct Fate {
     pub(super) running: u64,
     /// The error of an operation that fails.
     pub(super) failed: Option<Value>,
+    /// How many words its result has beside the first ones.
+    pub(super) more_words: usize,
     /// What holds the answers to polls back.
     pub(super) gate: Option<Gate>,
     /// The word for it, as this service spells it.
@@ -22,7 +24,12 @@ pub struct Fate {
 impl Fate {
     /// It is analyzed.
     pub fn succeeds() -> Self {
-        Self { refused: None, running: 0, failed: None, gate: None, failed_word: "failed" }
+        Self { refused: None, running: 0, failed: None, more_words: 0, gate: None, failed_word: "failed" }
+    }
+
+    /// It is analyzed, and the result is so many words long.
+    pub fn succeeds_at_length(words: usize) -> Self {
+        Self { more_words: words, ..Self::succeeds() }
     }
 
     /// The submit is answered with this status and `{"error": …}`.

@@ -12,6 +12,7 @@ use super::path::{Target, is_v2};
 use crate::upstream::{Reply, Seen};
 use crate::wire::hex;
 
+const JSON: &str = "application/json; charset=utf-8";
 const CREATED: &str = "2026-03-01T10:00:00Z";
 const UPDATED: &str = "2026-03-01T10:00:01Z";
 
@@ -103,20 +104,20 @@ impl Service {
         operation.polls += 1;
         let is_running = operation.polls <= operation.fate.running;
         let (status, more) = match &operation.fate.failed {
-            _ if is_running => ("running", json!({})),
+            _ if is_running => ("running", None),
             Some(error) if operation.v2 => (
                 operation.fate.failed_word,
-                json!({ "analyzeResult": { "version": "2.1.0", "readResults": [], "errors": [error] } }),
+                Some(("analyzeResult", json!({ "version": "2.1.0", "readResults": [], "errors": [error] }))),
             ),
-            Some(error) => (operation.fate.failed_word, json!({ "error": error })),
-            None => ("succeeded", json!({ "analyzeResult": result(operation) })),
+            Some(error) => (operation.fate.failed_word, Some(("error", error.clone()))),
+            None => ("succeeded", Some(("analyzeResult", result(operation)))),
         };
-        let mut body =
-            json!({ "status": status, "createdDateTime": CREATED, "lastUpdatedDateTime": UPDATED });
-        if let (Some(body), Value::Object(more)) = (body.as_object_mut(), more) {
-            body.extend(more);
-        }
-        let reply = json_reply(200, &body);
+        // in the order in which the service writes it: the state comes first, however long the rest is
+        let more = more.map_or_else(String::new, |(name, value)| format!(r#","{name}":{value}"#));
+        let body = format!(
+            r#"{{"status":"{status}","createdDateTime":"{CREATED}","lastUpdatedDateTime":"{UPDATED}"{more}}}"#
+        );
+        let reply = Reply::status(200).header("Content-Type", JSON).body(body);
         let reply = match &operation.fate.gate {
             Some(gate) => reply.wait_for(gate),
             None => reply,
@@ -139,7 +140,7 @@ impl Service {
 
 /// A result that tells which document it is of.
 fn result(operation: &Operation) -> Value {
-    let content = format!("read from {}", operation.document.0);
+    let content = format!("read from {}{}", operation.document.0, " x".repeat(operation.fate.more_words));
     if operation.v2 {
         let line = json!({ "text": content, "boundingBox": [0, 0, 1, 0, 1, 1, 0, 1], "words": [] });
         let page = json!({
@@ -159,6 +160,6 @@ fn no_operation() -> Reply {
 
 fn json_reply(status: u16, body: &Value) -> Reply {
     Reply::status(status)
-        .header("Content-Type", "application/json; charset=utf-8")
+        .header("Content-Type", JSON)
         .body(serde_json::to_vec(body).unwrap_or_else(|error| panic!("stub service: {error}")))
 }
