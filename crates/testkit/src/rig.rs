@@ -87,17 +87,26 @@ pub fn head(path: &str, content_type: &str, length: usize) -> String {
 /// # Panics
 /// When it does not come, or is no 200.
 pub fn read_200(stream: &mut TcpStream) {
+    let (status, body) = read(stream);
+    assert!(status == 200, "{status}: {}", String::from_utf8_lossy(&body));
+}
+
+/// Reads an answer with a `Content-Length`: its status and its body.
+///
+/// # Panics
+/// When it does not come.
+pub fn read(stream: &mut TcpStream) -> (u16, Vec<u8>) {
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
     loop {
         let read = stream.read(&mut buffer).unwrap();
         answer.extend_from_slice(&buffer[..read]);
-        let text = String::from_utf8_lossy(&answer);
-        assert!(read > 0 && (answer.len() < 12 || text.starts_with("HTTP/1.1 200")), "{text}");
-        if let Some(end) = text.find("\r\n\r\n")
-            && answer.len() >= end + 4 + content_length(&answer[..end])
-        {
-            return;
+        assert!(read > 0, "{}", String::from_utf8_lossy(&answer));
+        let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
+        let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+        if answer.len() >= end + 4 + content_length(head.as_bytes()) {
+            let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+            return (status.unwrap_or_else(|| panic!("no status: {head}")), answer.split_off(end + 4));
         }
     }
 }
