@@ -332,6 +332,21 @@ async fn transient_failures_are_tried_again_and_others_are_not() {
 }
 
 #[tokio::test]
+async fn an_upstream_that_does_not_answer_in_time_is_tried_again_and_then_told() {
+    let upstream = Upstream::start().await;
+    let slots = [("TOP", "jobs:\n  max_attempts: 2\n  retry_first_ms: 10"), ("UPSTREAM", "timeout_ms: 200")];
+    let gateway = Gateway::with(&upstream.url(), &slots).await;
+    upstream.always(Reply::stall());
+    let job = end(&gateway, &id(&hand(&gateway, JOB, &DOC).send().await)).await;
+    assert_eq!(
+        (&job["error"]["code"], &job["attempts"], &job["error"]["retryable"]),
+        (&json!("UPSTREAM_TIMEOUT"), &json!(2), &json!(true)),
+        "{job}"
+    );
+    assert_eq!((upstream.calls(), attempts(&gateway.audit())), (2, 2));
+}
+
+#[tokio::test]
 async fn a_job_that_waits_is_cancelled_at_once_and_one_that_runs_is_dropped() {
     let upstream = Upstream::start().await;
     let gateway =

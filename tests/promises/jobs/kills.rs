@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use nevertwice_testkit::{DOC, DOC2, Gate, Gateway, Post, Reply, Upstream, random_document, sha256_hex};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use crate::job_caller::{JOB, attempts, end, hand, lines_with, show, with_jobs};
 use crate::jobs::{accepted, id};
@@ -33,9 +34,10 @@ async fn a_gateway_that_is_killed_again_and_again_brings_every_job_to_its_end() 
         accepted().delay(Duration::from_millis(5 + n * 37 % 90))
     });
     let (addr, acknowledged) = (gateway.addr, Arc::new(Mutex::new(HashMap::new())));
-    let submitting = {
+    let mut submitting = JoinSet::new();
+    {
         let acknowledged = Arc::clone(&acknowledged);
-        tokio::spawn(async move {
+        submitting.spawn(async move {
             for n in 0..JOBS {
                 let document = random_document(n, 3000);
                 // nobody knows what became of one that was not answered; with its key it is one job all the same
@@ -51,14 +53,14 @@ async fn a_gateway_that_is_killed_again_and_again_brings_every_job_to_its_end() 
                     }
                 }
             }
-        })
-    };
+        });
+    }
     for round in 0..12_u64 {
         tokio::time::sleep(Duration::from_millis(60 + round * 53 % 170)).await;
         kill(&mut gateway).await;
         gateway.restart().await;
     }
-    assert!(submitting.await.is_ok());
+    assert!(submitting.join_next().await.is_some_and(|done| done.is_ok()));
     let jobs = acknowledged.lock().unwrap_or_else(PoisonError::into_inner).clone();
     assert_eq!(jobs.len() as u64, JOBS);
     let mut interrupted = 0;

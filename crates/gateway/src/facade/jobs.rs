@@ -261,15 +261,10 @@ impl Api<'_> {
 
     async fn cancel(&self, id: &str) -> Result<Answer, Rejection> {
         let id = id.parse().map_err(|_| OwnCode::JobNotFound)?;
-        let before = self.find(&id).await?;
-        let expires_at = self.jobs.expires_at(self.gateway.clock.now());
-        let after =
-            self.jobs.store.cancel(&id, expires_at).await.map_err(|error| self.unavailable(&error))?;
-        let job = after.ok_or(OwnCode::JobNotFound)?;
-        if job.status.is_final() && !before.status.is_final() {
-            self.jobs.tell_end(id, &job.upstream, job.status, job.webhook.is_some()).await;
-        }
-        self.jobs.tell_given_up(id);
+        // of others nobody gives anything up
+        self.find(&id).await?;
+        let cancelled = self.jobs.cancel(&id, self.gateway.clock.now()).await;
+        let (job, _) = cancelled.map_err(|error| self.unavailable(&error))?.ok_or(OwnCode::JobNotFound)?;
         Ok(json(StatusCode::OK, &shape::job(&job, &self.jobs.base)).unless_final(&job))
     }
 
