@@ -187,6 +187,7 @@ async fn an_interrupted_job_is_found_and_retried() {
         (vec![job.as_str()], &json!("INTERRUPTED"))
     );
     assert_eq!(upstream.calls(), 1, "not by itself");
+    assert_eq!(gateway.metric("gateway_requests_total", &[("code", "INTERRUPTED")]).await, 1.0);
     done(&gateway, &["retry", &job]).await;
     assert_eq!(done(&gateway, &["wait", &job]).await, "1 of 1 jobs succeeded\n");
     assert_eq!(upstream.calls(), 2);
