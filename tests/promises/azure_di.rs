@@ -2,6 +2,7 @@
 //! to the tenant that submitted, and their addresses lead to the gateway and nowhere else.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test")]
 
+mod doubts;
 mod fleet;
 mod links;
 mod replays;

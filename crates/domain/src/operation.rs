@@ -123,6 +123,8 @@ pub struct Pending {
     pub profile: Option<Fingerprint>,
     /// The refusal store's fence when the attempt began.
     pub fence: Option<u64>,
+    /// The process that took it, by a number of its own: fences of some stores mean nothing to others.
+    pub process: u64,
     /// How often the gateway has looked by itself.
     pub looks: u32,
     /// When it looks next.

@@ -125,6 +125,11 @@ impl UpstreamGuard {
         }
     }
 
+    /// Whether any of the time since then is one whose records are not used.
+    pub(crate) fn distrusts_since(&self, then: Millis) -> bool {
+        self.distrusted.hold().iter().any(|(_, until)| *until >= then)
+    }
+
     /// Whether what was recorded at this time is not used.
     pub(crate) fn distrusts(&self, recorded_at: Millis) -> bool {
         self.distrusted.hold().iter().any(|(since, until)| (*since..=*until).contains(&recorded_at))
@@ -276,6 +281,16 @@ impl Memory {
 
     pub(crate) fn accepted_lately(&self, fingerprint: &Fingerprint) -> bool {
         self.accepted.get(fingerprint).is_some_and(|at| self.clock.now().since_ms(at) < ACCEPTED_MS)
+    }
+
+    /// Whether this process knows of an acceptance of this document since then.
+    pub(crate) fn accepted_since(&self, fingerprint: &Fingerprint, then: Millis) -> bool {
+        self.accepted.get(fingerprint).is_some_and(|at| at >= then)
+    }
+
+    /// Another process has learned that the upstream accepts this.
+    pub(crate) fn accepted_elsewhere(&self, fingerprint: Fingerprint) {
+        self.accepted.insert(fingerprint, self.clock.now());
     }
 
     /// The upstream accepted this document: its entry goes, and attempts that began before do not record after this.

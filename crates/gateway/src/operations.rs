@@ -52,7 +52,10 @@ pub(crate) struct Operations {
     store: Arc<dyn OperationStore>,
     near: Cache<OperationId, Arc<Operation>, Weight>,
     flights: Lock<HashMap<OperationId, Attempt>>,
-    late: Arc<tokio::sync::Semaphore>,
+    /// Those that the store has not taken yet.
+    late: Lock<HashMap<OperationId, Arc<Operation>>>,
+    /// Tells this process from those before.
+    pub(crate) process: u64,
     clock: Arc<dyn Clock>,
     tracker: TaskTracker,
     drain: CancellationToken,
@@ -82,7 +85,8 @@ impl Operations {
             store,
             near: Cache::with_weighter(NEAR_ITEMS, NEAR_BYTES, Weight),
             flights: Lock::default(),
-            late: Arc::new(tokio::sync::Semaphore::new(LATE)),
+            late: Lock::default(),
+            process: fastrand::u64(1..),
             clock,
             tracker,
             drain,
@@ -98,31 +102,31 @@ impl Operations {
 
     /// Keeps an operation: durably, or, while the store fails, in this process until the store takes it. The upstream has it either
     /// way, and its caller has to be able to ask.
-    pub(crate) async fn keep(&self, operation: Operation) {
+    pub(crate) async fn keep(self: &Arc<Self>, operation: Operation) {
         let operation = Arc::new(operation);
-        self.near.insert(operation.id, Arc::clone(&operation));
-        let Err(error) = bounded(self.store.put(&operation)).await else { return };
+        let Err(error) = bounded(self.store.put(&operation)).await else {
+            self.near.insert(operation.id, operation);
+            return;
+        };
         tracing::warn!(%error, "an operation could not be stored: until it is, only this process can be asked for it");
-        let Ok(place) = Arc::clone(&self.late).try_acquire_owned() else { return };
-        let (store, drain) = (Arc::clone(&self.store), self.drain.clone());
-        self.tracker.spawn(async move {
-            for _ in 0..LATE_TRIES {
-                tokio::select! {
-                    () = tokio::time::sleep(Duration::from_secs(1)) => {}
-                    () = drain.cancelled() => {}
-                }
-                if bounded(store.put(&operation)).await.is_ok() || drain.is_cancelled() {
-                    break;
-                }
+        let id = operation.id;
+        {
+            let mut late = self.late.hold();
+            if late.len() >= LATE {
+                drop(late);
+                self.near.insert(id, operation);
+                return;
             }
-            drop(place);
-        });
+            late.insert(id, operation);
+        }
+        self.tracker.spawn(store_late(Arc::clone(self), id));
     }
 
     /// The operation with this id, if it has not expired.
     pub(crate) async fn find(&self, id: &OperationId) -> Result<Option<Arc<Operation>>, StoreError> {
-        let found = match self.near.get(id) {
-            Some(near) => Some(near),
+        let waits = self.late.hold().get(id).cloned();
+        let found = match waits.or_else(|| self.near.get(id)) {
+            Some(at_hand) => Some(at_hand),
             None => {
                 let stored = bounded(self.store.operation(id)).await?.map(Arc::new);
                 if let Some(stored) = &stored {
@@ -136,19 +140,23 @@ impl Operations {
 
     /// Its outcome is known. Returns whether this is the first to say so, and nothing has been forgotten since.
     pub(crate) async fn settle(&self, id: &OperationId) -> Result<bool, StoreError> {
-        let first = bounded(self.store.settle(id)).await?;
-        if let Some(near) = self.near.get(id) {
-            let mut settled = Operation::clone(&near);
-            if let Whereabouts::Upstream { pending, .. } = &mut settled.at {
-                *pending = None;
-            }
-            self.near.insert(*id, Arc::new(settled));
+        let waited = self.late.hold().get_mut(id).map(settled);
+        let stored = bounded(self.store.settle(id)).await;
+        let first = match waited {
+            // the store may have it and may not: this process is the only one that knows
+            Some(was_pending) => was_pending,
+            None => stored?,
+        };
+        if let Some(mut near) = self.near.get(id) {
+            settled(&mut near);
+            self.near.insert(*id, near);
         }
         Ok(first)
     }
 
     /// There is no such operation any more.
     pub(crate) async fn remove(&self, id: &OperationId) {
+        self.late.hold().remove(id);
         self.near.remove(id);
         if let Some(attempt) = self.take_flight(id) {
             attempt.land(Landing::NoVerdict);
@@ -160,10 +168,14 @@ impl Operations {
 
     /// What is forgotten is not recorded by a poll that comes later.
     pub(crate) async fn forget_pending(&self, which: &Selector) -> Result<(), StoreError> {
-        bounded(self.store.forget_pending(which)).await?;
+        // of the few that wait, all
+        for late in self.late.hold().values_mut() {
+            settled(late);
+        }
+        let forgotten = bounded(self.store.forget_pending(which)).await;
         // what is at hand may say that something is pending still; the store has the last word
         self.near.clear();
-        Ok(())
+        forgotten
     }
 
     /// Operations that nobody has asked for; each is handed to one process.
@@ -232,7 +244,8 @@ pub(crate) async fn watch(gateway: Arc<Shared>) {
             () = tokio::time::sleep(LOOK_EVERY) => {}
             () = gateway.stop.drain.cancelled() => return,
         }
-        if looks.available_permits() == 0 {
+        // a call that cannot be accounted for is not made
+        if looks.available_permits() == 0 || gateway.accepts_work().is_err() {
             continue;
         }
         let due = match operations.due(AGAIN_MS, looks.available_permits()).await {
@@ -261,6 +274,41 @@ pub(crate) async fn watch(gateway: Arc<Shared>) {
                 drop(place);
             });
         }
+    }
+}
+
+/// Nothing of it is pending from now on. Returns whether something was.
+fn settled(operation: &mut Arc<Operation>) -> bool {
+    match &mut Arc::make_mut(operation).at {
+        Whereabouts::Upstream { pending, .. } => pending.take().is_some(),
+        Whereabouts::Known { .. } => false,
+    }
+}
+
+/// Stores an operation that the store did not take at once, as it is by then.
+async fn store_late(operations: Arc<Operations>, id: OperationId) {
+    for _ in 0..LATE_TRIES {
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            () = operations.drain.cancelled() => {}
+        }
+        let waits = |operations: &Operations| operations.late.hold().get(&id).cloned();
+        let Some(operation) = waits(&operations) else { return };
+        if bounded(operations.store.put(&operation)).await.is_ok() {
+            match waits(&operations) {
+                // deleted while it was written
+                None => return operations.remove(&id).await,
+                Some(now) if Arc::ptr_eq(&now, &operation) => break,
+                Some(_) => {}
+            }
+        }
+        if operations.drain.is_cancelled() {
+            break;
+        }
+    }
+    // one that the store does not take in all this time is known here alone, as long as it is at hand
+    if let Some(operation) = operations.late.hold().remove(&id) {
+        operations.near.insert(id, operation);
     }
 }
 

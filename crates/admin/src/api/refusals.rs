@@ -204,8 +204,10 @@ async fn carry_out(
         // also when the store fails: nobody should have to wait for the end of a hold
         let held = gateway.forget_held(&which);
         let forgetting = async {
-            gateway.forget_pending(&which).await?;
-            store.forget(&which).await
+            // the one first, and the other whatever became of it
+            let pending = gateway.forget_pending(&which).await;
+            let forgotten = store.forget(&which).await;
+            pending.and(forgotten)
         };
         match tokio::time::timeout(FORGET_TIMEOUT, forgetting).await {
             Ok(Ok(remembered)) => {

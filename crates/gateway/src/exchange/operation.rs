@@ -20,6 +20,7 @@ use nevertwice_domain::operation::{self, Operation, OperationId, Pending, State,
 use nevertwice_domain::outcome::OwnCode;
 use nevertwice_domain::profile::{self, Judgement, NotRecorded, Phase, Reference, RequestFacts};
 use nevertwice_domain::status::RefusalStatus;
+use nevertwice_domain::tenant::UpstreamName;
 use nevertwice_store::Fence;
 
 use super::account::Record;
@@ -31,7 +32,7 @@ use super::{Rejection, headers};
 use crate::Shared;
 use crate::body::outbound::ClientBody;
 use crate::facade::azure_di::{Asked, OPERATION_LOCATION};
-use crate::memory::{Guarded, Landing};
+use crate::memory::{Guarded, Landing, Memory, UpstreamGuard};
 use crate::operations::{FIRST_LOOK_MS, LIFE_MS, Operations};
 use crate::upstream::client::{Address, AnsweredBy};
 
@@ -39,6 +40,8 @@ use crate::upstream::client::{Address, AnsweredBy};
 const STATE_WITHIN: usize = 4096;
 /// How long the recording of what a poll has shown may take.
 const RECORD_WAIT: Duration = Duration::from_secs(5);
+/// How often the record of another poll is looked for.
+const RECORD_LOOKS: u32 = 20;
 
 /// A poll of an operation that is at the upstream.
 pub(super) struct Polled {
@@ -90,7 +93,7 @@ pub(super) async fn find(
     gateway: &Shared,
     plan: Plan,
     (id, rest): (Option<OperationId>, &str),
-    mut head: Parts,
+    head: Parts,
     body: CallBody,
     record: &Record,
 ) -> Result<Recall, Rejection> {
@@ -115,8 +118,16 @@ pub(super) async fn find(
             _ => Err(not_found()),
         };
     }
-    head.headers = headers::passing(&head.headers, &gateway.tenants, &plan.upstream, &record.trace);
-    poll(plan, operation, rest, head, body).map(Recall::Unknown)
+    let passing = headers::passing(&head.headers, &gateway.tenants, &plan.upstream, &record.trace);
+    let mut call = poll(plan, operation, rest, head, body)?;
+    // what an answer teaches is for everybody: nothing of it is the choice of one
+    let teaches = call.polled.as_ref().is_some_and(|polled| polled.asks_state && polled.pending().is_some());
+    call.head.headers = match teaches {
+        true => headers::guarded(&HeaderMap::new(), &[], &record.trace),
+        false => passing,
+    };
+    finish_head(&mut call);
+    Ok(Recall::Unknown(call))
 }
 
 impl Plan {
@@ -140,14 +151,22 @@ impl Plan {
 pub(super) fn look(plan: Plan, operation: Arc<Operation>, record: &Record) -> Result<Box<Call>, Rejection> {
     let (mut head, ()) = http::Request::new(()).into_parts();
     head.headers = headers::guarded(&HeaderMap::new(), &[], &record.trace);
-    poll(plan, operation, "", head, CallBody::Nothing)
+    let mut call = poll(plan, operation, "", head, CallBody::Nothing)?;
+    finish_head(&mut call);
+    Ok(call)
+}
+
+/// A poll's answer has to be read here, and the upstream has to know who asks.
+fn finish_head(call: &mut Call) {
+    call.head.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    headers::set_credential(&mut call.head.headers, &call.plan.upstream);
 }
 
 fn poll(
     plan: Plan,
     operation: Arc<Operation>,
     rest: &str,
-    mut head: Parts,
+    head: Parts,
     body: CallBody,
 ) -> Result<Box<Call>, Rejection> {
     let Whereabouts::Upstream { authority, path, .. } = &operation.at else { return Err(not_found()) };
@@ -159,9 +178,6 @@ fn poll(
     }
     let (authority, path) = (authority.clone(), sub_resource(path, rest));
     let path = PathAndQuery::from_maybe_shared(path).map_err(|_| not_found())?;
-    // it has to be read here
-    head.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    headers::set_credential(&mut head.headers, &plan.upstream);
     let asks_state = rest.is_empty() && head.method == Method::GET;
     let polled = Polled { operation, authority, path, asks_state };
     Ok(Box::new(Call {
@@ -232,8 +248,9 @@ pub(super) async fn open(
     let location = HeaderValue::from_maybe_shared(Bytes::from(location)).map_err(|_| OwnCode::Internal)?;
     let now = operations.now();
     let mut pending = None;
-    if let (Some(asked), Some(guard), Some(guarded), CallBody::Document(document)) =
-        (&asked, &plan.upstream.guard, &plan.guarded, &body)
+    // an upstream that has not taken all of the document will speak of something else
+    if let (Some(asked), Some(guard), Some(guarded), CallBody::Document(document), true) =
+        (&asked, &plan.upstream.guard, &plan.guarded, &body, record.uploaded())
     {
         let until = remember::until(guard, answer);
         let facts = tokio::time::timeout_at(until.into(), document.facts(plan.document_keys())).await;
@@ -252,6 +269,7 @@ pub(super) async fn open(
             content_type: judge::facts(&request).content_type,
             profile: guarded.profile.revision().map(|revision| Fingerprint::from_bytes(*revision)),
             fence: asked.fence.map(|Fence(at)| at),
+            process: operations.process,
             looks: 0,
             next_look_at: now.plus_ms(FIRST_LOOK_MS),
         });
@@ -296,7 +314,9 @@ pub(super) async fn mint(gateway: &Shared, plan: &Plan, known: Known) -> Known {
     else {
         return Known::Refused(entry);
     };
-    let Some(address) = path::of_submit(plan.path.path(), &id) else { return Known::Refused(entry) };
+    let Some(address) = path::of_submit(&path::as_read(plan.path.path()), &id) else {
+        return Known::Refused(entry);
+    };
     // clients look for the version in the address
     let query = plan.path.query().unwrap_or_default();
     let version = query.split('&').find(|pair| pair.starts_with("api-version="));
@@ -379,7 +399,7 @@ pub(super) async fn judge(
 
 /// What a failed operation says of its document.
 fn failed(
-    guard: &crate::memory::UpstreamGuard,
+    guard: &UpstreamGuard,
     plan: &Plan,
     pending: &Pending,
     headers: &HeaderMap,
@@ -434,7 +454,8 @@ pub(super) async fn learn(
     let key = Guarded { fingerprint: pending.fingerprint, scope: pending.scope.as_str().into() };
     // the fence comes before the question whether it is pending still: a forget is either seen by the one or bars the other
     let (_, now) = memory.recall(&key, plan.upstream.name(), guard).await;
-    let fence = if memory.store.fences_last() { pending.fence.map(Fence) } else { now };
+    let fence_holds = memory.store.fences_last() || pending.process == operations.process;
+    let fence = if fence_holds { pending.fence.map(Fence) } else { now };
     // taken first: whoever waits is not to be released between the question and the record
     let held = operations.take_flight(id);
     let settled = operations.settle(id).await;
@@ -444,6 +465,9 @@ pub(super) async fn learn(
     if !settled.is_ok_and(|first| first) {
         if let Some(attempt) = held {
             operations.hold_flight(*id, attempt, guard.rules.single_flight_wait);
+        }
+        if matches!(answer.meaning, Meaning::Verdict(..)) {
+            recorded_elsewhere(memory, &key, plan.upstream.name(), guard).await;
         }
         return answer;
     }
@@ -458,6 +482,15 @@ pub(super) async fn learn(
         Meaning::NotRecorded(reason) => {
             memory.not_recorded(*reason);
             remember::unclassified(memory, &plan, *reason, key.fingerprint, &answer);
+            Landing::NoVerdict
+        }
+        // what was learned of the upstream, or of the document, since then is newer than this failure
+        Meaning::Verdict(..) if guard.distrusts_since(polled.operation.created_at) => {
+            memory.not_recorded(NotRecorded::Guard);
+            Landing::NoVerdict
+        }
+        Meaning::Verdict(..) if memory.accepted_since(&key.fingerprint, polled.operation.created_at) => {
+            memory.not_recorded(NotRecorded::Fenced);
             Landing::NoVerdict
         }
         Meaning::Verdict(status, verdict) => {
@@ -486,6 +519,17 @@ pub(super) async fn learn(
     };
     attempt.land(landing);
     answer
+}
+
+/// Another poll was first, and records what this one has seen: the caller is told when that is done, so that its next submit finds it.
+/// A second at most, in case nothing is recorded.
+async fn recorded_elsewhere(memory: &Memory, key: &Guarded, upstream: &UpstreamName, guard: &UpstreamGuard) {
+    for _ in 0..RECORD_LOOKS {
+        if memory.known(key, upstream, guard).await.is_some() {
+            return;
+        }
+        tokio::time::sleep(RECORD_WAIT / 100).await;
+    }
 }
 
 impl CallBody {

@@ -36,15 +36,18 @@ pub(crate) enum Asked {
 }
 
 impl Asked {
-    /// `path` is the upstream's.
+    /// `path` is the upstream's, in whatever spelling.
     pub(crate) fn of(method: &Method, path: &str) -> Self {
-        if *method == Method::POST && path::is_submit(path) {
+        let read = path::as_read(path);
+        if *method == Method::POST && path::is_submit(&read) {
             return Self::Submit;
         }
         let reads = [Method::GET, Method::HEAD, Method::DELETE].contains(method);
-        match path::named(path).filter(|_| reads) {
-            Some(named) => Self::Operation { id: named.id.parse().ok(), rest: named.rest.to_owned() },
-            None => Self::Else,
+        let Some(told) = path::named(&read).filter(|_| reads) else { return Self::Else };
+        // an operation has one spelling here; what comes behind it goes up as it is written
+        match path::named(path).filter(|written| written.id == told.id) {
+            Some(written) => Self::Operation { id: written.id.parse().ok(), rest: written.rest.to_owned() },
+            None => Self::Operation { id: None, rest: String::new() },
         }
     }
 }

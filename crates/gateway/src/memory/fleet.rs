@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use nevertwice_domain::clock::Millis;
+use nevertwice_domain::fingerprint::Fingerprint;
 use nevertwice_store::News;
 use tokio::sync::mpsc;
 
@@ -33,6 +34,10 @@ fn take(gateway: &Shared, news: &News) {
     match news {
         News::Judged { document, refused, .. } => {
             guard.mass_refusal.hold().judged_elsewhere(&guard.rules.guard, *document, *refused, now);
+            // of an acceptance it is the fingerprint that is told
+            if let (false, Some(memory)) = (*refused, &gateway.memory) {
+                memory.accepted_elsewhere(Fingerprint::from_bytes(*document));
+            }
         }
         News::Tripped { since, .. } => {
             if guard.rules.guard.enabled && guard.trip(*since, now) {

@@ -25,6 +25,7 @@ pub fn operation(n: u64, now: Millis) -> Operation {
         content_type: Some("application/pdf".into()),
         profile: Some(fingerprint(n + 1)),
         fence: Some(u64::MAX),
+        process: 3,
         looks: 0,
         next_look_at: now.plus_ms(1000),
     };
