@@ -149,8 +149,8 @@ pub trait JobStore: Send + Sync {
     /// When the store could not be asked; the claim holds as long as it did.
     async fn renew(&self, claim: &Claim) -> Result<Held, StoreError>;
 
-    /// A call is about to be made: `sent` is set and `attempts` counted, durably, and the claim is prolonged, if it holds. Returns
-    /// whether it does; where it does not, no call may be made.
+    /// A call is about to be made: `sent` is set and `attempts` counted, durably, and the claim is prolonged, if it holds and the job was
+    /// not given up. Returns whether that is so; where it is not, nothing has changed, and no call may be made.
     ///
     /// # Errors
     /// When it could not be made durable; no call may be made then.

@@ -352,7 +352,7 @@ impl JobStore for WorkInMemory {
     async fn sending(&self, claim: &Claim) -> Result<bool, StoreError> {
         let mut state = self.lock();
         let now = self.clock.now();
-        let Some(row) = state.held(claim, now) else { return Ok(false) };
+        let Some(row) = state.held(claim, now).filter(|row| !row.job.cancel) else { return Ok(false) };
         life::send(&mut row.job);
         row.prolong(now);
         Ok(true)

@@ -198,7 +198,8 @@ impl Steps<'_> {
     }
 
     pub(super) fn sending(&mut self, id: &JobId, token: &str) -> rusqlite::Result<bool> {
-        let Some(mut stored) = self.held(id, token)? else { return Ok(false) };
+        let held = self.held(id, token)?.filter(|stored| !stored.job.cancel);
+        let Some(mut stored) = held else { return Ok(false) };
         life::send(&mut stored.job);
         self.prolong(&mut stored);
         stored.insert(self.connection)?;
