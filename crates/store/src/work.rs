@@ -78,8 +78,8 @@ pub trait OperationStore: Send + Sync {
 pub trait JobStore: Send + Sync {
     /// Takes a job in: durable on return, with its input. Where the job has an idempotency key that another job of its tenant has,
     /// the one that was there is returned, or there is a conflict, or the new one takes its place
-    /// ([`Job::answers_its_key`], and the same request). A job that is final already is kept, with the body of its result, and never
-    /// handed out; `max_queued` does not concern it.
+    /// ([`Job::answers_its_key`], and the same request). A job that is final already is kept with the body of its result, without its
+    /// input, and never handed out; `max_queued` does not concern it.
     ///
     /// # Errors
     /// When it could not be made durable; it is not taken in then.
@@ -97,7 +97,7 @@ pub trait JobStore: Send + Sync {
     /// When the store could not be asked.
     async fn job(&self, id: &JobId) -> Result<Option<Job>, StoreError>;
 
-    /// Its input; `None` too when it is needed no more: when the job has succeeded or was cancelled.
+    /// Its input; `None` too when it is not kept: when the job has succeeded or was cancelled, or was final from the start.
     ///
     /// # Errors
     /// When the store could not be asked.
@@ -129,7 +129,8 @@ pub trait JobStore: Send + Sync {
     async fn cancel(&self, id: &JobId, expires_at: Millis) -> Result<Option<Job>, StoreError>;
 
     /// An operator's word: one that has failed waits again, as if for its first attempt, and is removed when it would have been, unless it
-    /// comes to another end before. Any other stays as it is; one that was cancelled has no input any more. Returns it as it is then.
+    /// comes to another end before. Any other stays as it is, and so does one that was final from the start: its input is not kept. Returns
+    /// it as it is then.
     ///
     /// # Errors
     /// When it could not be made durable.

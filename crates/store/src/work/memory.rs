@@ -128,7 +128,7 @@ impl State {
             given_up_until: None,
             claims: 0,
             claimed_until: Millis(0),
-            input: life::needs_input(job.status).then_some(input),
+            input: life::keeps_input(&job).then_some(input),
             result,
         };
         self.jobs.insert(job.id, row);
@@ -197,7 +197,7 @@ impl Row {
 
     /// What is kept follows from where the job is.
     fn tidy(&mut self) {
-        if !life::needs_input(self.job.status) {
+        if !life::keeps_input(&self.job) {
             self.input = None;
         }
         if let Some(at) = self.job.expires_at {

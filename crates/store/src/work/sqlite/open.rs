@@ -44,7 +44,7 @@ fn verify(place: &Place, mut writer: Connection, lock: File) -> Result<Opened, R
                 malformed += 1;
                 continue;
             };
-            let whole = (!life::needs_input(stored.job.status) || has_body(&writer, "inputs", &stored)?)
+            let whole = (!life::keeps_input(&stored.job) || has_body(&writer, "inputs", &stored)?)
                 && (stored.job.result.is_none() || has_body(&writer, "results", &stored)?);
             without += u64::from(!whole);
             counts.add(&stored.job, 1);

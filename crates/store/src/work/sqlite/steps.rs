@@ -101,7 +101,7 @@ impl Steps<'_> {
             key: job.key,
             job,
         };
-        if life::needs_input(stored.job.status) {
+        if life::keeps_input(&stored.job) {
             schema::insert_body(self.connection, "inputs", stored.sequence, input)?;
         }
         if let Some(result) = result {
@@ -268,7 +268,7 @@ impl Steps<'_> {
             self.counts.add(before, -1);
         }
         self.counts.add(&stored.job, 1);
-        if !life::needs_input(stored.job.status) {
+        if !life::keeps_input(&stored.job) {
             self.drop_body("inputs", stored.sequence)?;
         }
         if stored.job.status == JobStatus::Queued {
