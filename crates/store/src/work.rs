@@ -21,8 +21,12 @@ pub mod memory;
 pub mod sqlite;
 pub mod suite;
 
-/// How many operations are kept at most.
+/// How many operations at upstreams are kept at most.
 pub const MAX_OPERATIONS: u64 = 100_000;
+
+/// How many operations of the gateway's own making are kept at most ([`Known`](nevertwice_domain::operation::Whereabouts::Known)). A
+/// caller makes them without a call of the upstream, so they have a bound of their own.
+pub const MAX_MINTED: u64 = 20_000;
 
 /// How long a claim on a job holds without being renewed. A worker that dies is replaced after this.
 pub const CLAIM_LIFE: Duration = Duration::from_secs(15);
@@ -30,7 +34,8 @@ pub const CLAIM_LIFE: Duration = Duration::from_secs(15);
 /// Operations that a gateway has given an id.
 #[async_trait]
 pub trait OperationStore: Send + Sync {
-    /// Keeps an operation until it expires. Durable on return. There are at most [`MAX_OPERATIONS`]; the oldest make room.
+    /// Keeps an operation until it expires. Durable on return. There are at most [`MAX_OPERATIONS`] at upstreams and [`MAX_MINTED`] of the
+    /// gateway's own making; the oldest of their kind make room.
     ///
     /// # Errors
     /// When it could not be made durable.

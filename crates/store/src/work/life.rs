@@ -5,7 +5,7 @@ use nevertwice_domain::entry::Selector;
 use nevertwice_domain::job::{Job, JobStatus};
 use nevertwice_domain::operation::{Operation, Pending, Whereabouts};
 
-use super::{JobBounds, JobEnd, Submitted};
+use super::{JobBounds, JobEnd, MAX_MINTED, MAX_OPERATIONS, Submitted};
 use crate::{StoreError, StoreErrorKind};
 
 /// Whether the input is kept: a worker may still be given it. One that was final from the start, and so never began, has none.
@@ -106,6 +106,16 @@ fn finish(job: &mut Job, status: JobStatus, at: Millis, expires_at: Millis) {
     job.expires_at = Some(expires_at);
     job.not_before = None;
     job.sent = false;
+}
+
+/// Whether it is of the gateway's own making.
+pub(crate) fn is_minted(operation: &Operation) -> bool {
+    matches!(operation.at, Whereabouts::Known { .. })
+}
+
+/// How many of its kind are kept.
+pub(crate) fn most_of(minted: bool) -> u64 {
+    if minted { MAX_MINTED } else { MAX_OPERATIONS }
 }
 
 fn pending(operation: &mut Operation) -> Option<&mut Option<Pending>> {

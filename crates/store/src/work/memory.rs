@@ -16,8 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{
-    CLAIM_LIFE, Claim, Held, JobBounds, JobDepth, JobEnd, JobPage, JobQuery, JobStore, MAX_OPERATIONS,
-    OperationStore, Submitted, life,
+    CLAIM_LIFE, Claim, Held, JobBounds, JobDepth, JobEnd, JobPage, JobQuery, JobStore, OperationStore, Submitted, life,
 };
 use crate::StoreError;
 
@@ -213,9 +212,13 @@ impl OperationStore for WorkInMemory {
         state.last_sequence += 1;
         let sequence = state.last_sequence;
         state.operations.insert(operation.id, (sequence, operation.clone()));
-        if state.operations.len() as u64 > MAX_OPERATIONS {
-            let oldest = state.operations.iter().min_by_key(|(_, (sequence, _))| *sequence);
-            if let Some(oldest) = oldest.map(|(id, _)| *id) {
+        let minted = life::is_minted(operation);
+        let most = life::most_of(minted);
+        // as long as there are no more in all, there is nothing to count
+        if state.operations.len() as u64 > most {
+            let alike = || state.operations.iter().filter(|(_, (_, other))| life::is_minted(other) == minted);
+            let oldest = alike().min_by_key(|(_, (sequence, _))| *sequence).map(|(id, _)| *id);
+            if let Some(oldest) = oldest.filter(|_| alike().count() as u64 > most) {
                 state.operations.remove(&oldest);
             }
         }

@@ -61,7 +61,7 @@ pub async fn conformance<S: Work>(make: impl AsyncFn(Arc<ManualClock>) -> Arc<S>
     cases! { make,
         operations: what_was_put_is_there_as_it_was an_operation_that_expired_is_not_there a_removed_operation_is_gone
             one_of_many_settles what_is_due_is_handed_to_one_alone due_comes_again_and_counts_looks
-            what_is_settled_is_not_due;
+            what_is_settled_is_not_due the_gateways_own_operations_make_room_for_each_other_alone;
         submits: what_was_submitted_is_there_as_it_was bodies_are_bytes a_job_that_is_final_already_is_kept_and_not_handed_out
             too_many_that_wait_are_refused the_bound_is_of_one_upstream ids_that_are_not_there_are_none
             a_job_that_never_ends_is_removed;

@@ -55,8 +55,10 @@ fn verify(place: &Place, mut writer: Connection, lock: File) -> Result<Opened, R
         let mut statement = writer.prepare(&format!("SELECT {OPERATION_COLUMNS} FROM operations"))?;
         for stored in statement.query_map([], StoredOperation::decode)? {
             seen += 1;
-            counts.operations += 1;
-            malformed += u64::from(stored?.is_err());
+            match stored? {
+                Ok(stored) => *counts.of_kind(life::is_minted(&stored.operation)) += 1,
+                Err(_) => malformed += 1,
+            }
         }
     }
     if malformed > 0 {

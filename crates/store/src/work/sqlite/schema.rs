@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::sqlite::file::Format;
 use crate::sqlite::row::{Columns, Malformed, insert, text, unsigned};
+use crate::work::life;
 
 /// The file.
 pub(super) const FORMAT: Format = Format {
@@ -56,10 +57,11 @@ const OBJECTS: &[(&str, &str)] = &[
     (
         "operations",
         "CREATE TABLE operations (\
-         sequence INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, expires_at INTEGER NOT NULL, next_look_at INTEGER, \
-         fingerprint BLOB, document BLOB, schema INTEGER NOT NULL, operation TEXT NOT NULL, \
+         sequence INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, expires_at INTEGER NOT NULL, minted INTEGER NOT NULL, \
+         next_look_at INTEGER, fingerprint BLOB, document BLOB, schema INTEGER NOT NULL, operation TEXT NOT NULL, \
          checksum BLOB NOT NULL) STRICT",
     ),
+    ("operations_minted", "CREATE INDEX operations_minted ON operations (minted)"),
     ("operations_expiry", "CREATE INDEX operations_expiry ON operations (expires_at)"),
     (
         "operations_due",
@@ -81,7 +83,7 @@ pub(super) const JOB_COLUMNS: &str = "sequence, id, tenant, upstream, status, no
 
 /// All columns of `operations`, in the order of [`StoredOperation::decode`].
 pub(super) const OPERATION_COLUMNS: &str =
-    "sequence, id, expires_at, next_look_at, fingerprint, document, schema, operation, checksum";
+    "sequence, id, expires_at, minted, next_look_at, fingerprint, document, schema, operation, checksum";
 
 /// The version of the JSON.
 const SCHEMA: i64 = 1;
@@ -197,6 +199,7 @@ impl StoredOperation {
             ValueRef::Integer(self.sequence),
             text(&id),
             ValueRef::Integer(self.operation.expires_at.0),
+            ValueRef::Integer(life::is_minted(&self.operation).into()),
             time(pending.map(|pending| pending.next_look_at)),
             pending.map_or(ValueRef::Null, |pending| ValueRef::Blob(pending.fingerprint.as_bytes())),
             pending.map_or(ValueRef::Null, |pending| ValueRef::Blob(pending.document.digest.as_bytes())),
@@ -208,9 +211,9 @@ impl StoredOperation {
 
     /// Reads a row of [`OPERATION_COLUMNS`].
     pub(super) fn decode(row: &Row<'_>) -> rusqlite::Result<Result<Self, Malformed>> {
-        Ok(Columns::verified("operations", row, 9)?.and_then(|mut c| {
+        Ok(Columns::verified("operations", row, 10)?.and_then(|mut c| {
             let sequence = c.integer()?;
-            for _ in ["id", "expires_at", "next_look_at", "fingerprint", "document"] {
+            for _ in ["id", "expires_at", "minted", "next_look_at", "fingerprint", "document"] {
                 c.next()?;
             }
             Ok(Self { sequence, operation: from_json(&mut c)? })

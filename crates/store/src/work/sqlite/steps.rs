@@ -20,7 +20,10 @@ const SWEEP_BYTES: u64 = 64 * 1024 * 1024;
 /// How many there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
+    /// Operations at upstreams.
     pub(super) operations: u64,
+    /// Operations of the gateway's own making.
+    pub(super) minted: u64,
     /// Of each upstream, the jobs that wait and those that run.
     pub(super) jobs: BTreeMap<UpstreamName, (u64, u64)>,
 }
@@ -41,6 +44,11 @@ impl Counts {
         if counts == &(0, 0) {
             self.jobs.remove(upstream);
         }
+    }
+
+    /// Operations of one kind.
+    pub(super) fn of_kind(&mut self, minted: bool) -> &mut u64 {
+        if minted { &mut self.minted } else { &mut self.operations }
     }
 
     pub(super) fn queued(&self, upstream: &UpstreamName) -> u64 {
