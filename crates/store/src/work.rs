@@ -28,7 +28,7 @@ pub const MAX_OPERATIONS: u64 = 100_000;
 /// caller makes them without a call of the upstream, so they have a bound of their own.
 pub const MAX_MINTED: u64 = 20_000;
 
-/// How long a claim on a job holds without being renewed. A worker that dies is replaced after this.
+/// How long a claim on a job holds without being renewed, whatever is done to the time meanwhile. A worker that dies is replaced after this.
 pub const CLAIM_LIFE: Duration = Duration::from_secs(15);
 
 /// Operations that a gateway has given an id.

@@ -127,6 +127,7 @@ impl SqliteWork {
         let queued_bytes = Arc::new(AtomicUsize::new(0));
         let writer = Writer {
             connection: opened.writer,
+            opened: clock.steady(),
             clock: Arc::clone(&clock),
             counts: opened.counts,
             shared: Arc::clone(&shared),

@@ -70,7 +70,8 @@ pub async fn conformance<S: Work>(make: impl AsyncFn(Arc<ManualClock>) -> Arc<S>
             a_key_ends_with_its_job the_same_job_is_found_though_the_queue_is_full;
         claims: jobs_come_in_their_order upstreams_have_queues_of_their_own a_job_is_handed_out_once
             many_workers_share_the_jobs a_waiter_is_woken a_waiter_that_leaves_takes_nothing_with_it nothing_comes_of_waiting
-            a_claim_that_is_renewed_holds a_lapsed_claim_is_handed_out_again sent_is_as_the_worker_left_it
+            a_claim_that_is_renewed_holds a_lapsed_claim_is_handed_out_again
+            a_correction_of_the_time_ends_no_claim sent_is_as_the_worker_left_it
             an_old_claim_does_nothing;
         ends: a_job_succeeds a_failed_job_keeps_its_answer_and_its_input a_job_waits_for_its_next_attempt
             attempts_are_ordered_by_their_time a_waiting_job_is_cancelled_at_once a_running_job_is_told

@@ -263,7 +263,7 @@ async fn operations_are_bounded_and_the_oldest_go() -> Done {
     let directory = tempfile::tempdir()?;
     let clock = clock();
     let store = Arc::new(open(directory.path(), &clock)?);
-    let mut minted = samples::operation(u64::MAX, clock.now());
+    let mut minted = samples::operation(2 * MAX_OPERATIONS, clock.now());
     minted.at = Whereabouts::Known {
         fingerprint: samples::fingerprint(1),
         body: Bytes::from_static(b"{}"),
@@ -299,7 +299,7 @@ async fn operations_are_bounded_and_the_oldest_go() -> Done {
     drop(store);
     // what is counted at the start is what was counted before
     let store = open(directory.path(), &clock)?;
-    store.put(&samples::operation(u64::MAX - 1, clock.now())).await?;
+    store.put(&samples::operation(2 * MAX_OPERATIONS + 1, clock.now())).await?;
     assert!(store.operation(&samples::operation_id(MORE)).await?.is_none());
     assert!(store.operation(&minted.id).await?.is_some());
     Ok(())

@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::path::Path;
 
-use nevertwice_domain::clock::Millis;
 use nevertwice_domain::job::JobStatus;
 use rusqlite::{Connection, OpenFlags};
 
@@ -83,7 +82,7 @@ fn has_body(connection: &Connection, table: &str, of: &StoredJob) -> rusqlite::R
 fn lapse(writer: &mut Connection, running: Vec<StoredJob>) -> rusqlite::Result<()> {
     let transaction = writer.transaction()?;
     for mut stored in running {
-        stored.claimed_until = Millis(i64::MIN);
+        stored.claimed_until = i64::MIN;
         stored.insert(&transaction)?;
     }
     transaction.commit()

@@ -101,7 +101,8 @@ pub(super) struct StoredJob {
     pub(super) given_up_until: Option<Millis>,
     /// How often it was handed out: the token of the latest claim.
     pub(super) claims: i64,
-    pub(super) claimed_until: Millis,
+    /// In milliseconds of the steady clock since the file was opened: at the next opening all claims are over.
+    pub(super) claimed_until: i64,
     /// The key that it answers to; none any more when a later job has taken it over.
     pub(super) key: Option<IdempotencyKey>,
 }
@@ -158,7 +159,7 @@ impl StoredJob {
             ValueRef::Integer(self.removed_at.0),
             time(self.given_up_until),
             ValueRef::Integer(self.claims),
-            ValueRef::Integer(self.claimed_until.0),
+            ValueRef::Integer(self.claimed_until),
             self.key.as_ref().map_or(ValueRef::Null, |key| ValueRef::Blob(key.as_bytes())),
             ValueRef::Integer(SCHEMA),
             text(&json),
@@ -177,7 +178,7 @@ impl StoredJob {
             c.next()?;
         }
         let (removed_at, given_up_until) = (c.time()?, c.optional_time()?);
-        let (claims, claimed_until) = (c.integer()?, c.time()?);
+        let (claims, claimed_until) = (c.integer()?, c.integer()?);
         let keyed = c.optional_bytes()?.is_some();
         let job: Job = from_json(&mut c)?;
         let key = job.key.filter(|_| keyed);

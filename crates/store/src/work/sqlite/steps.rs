@@ -63,6 +63,8 @@ pub(super) struct Steps<'a> {
     /// Of whom a job may be due now; one for each job.
     pub(super) news: &'a mut Vec<UpstreamName>,
     pub(super) now: Millis,
+    /// Milliseconds of the steady clock since the file was opened: claims lapse by it, whatever is done to the time.
+    pub(super) steady_ms: i64,
 }
 
 /// What came of a claim.
@@ -105,7 +107,7 @@ impl Steps<'_> {
             removed_at: bounds.expires_at,
             given_up_until: None,
             claims: 0,
-            claimed_until: Millis(0),
+            claimed_until: i64::MIN,
             key: job.key,
             job,
         };
@@ -161,7 +163,7 @@ impl Steps<'_> {
         let at = (upstream.as_str(), self.now.0, self.now.0);
         let lapsed =
             "status = 1 AND upstream = ?1 AND claimed_until <= ?2 AND removed_at > ?3 ORDER BY sequence";
-        if let Some(lapsed) = self.first_sound(lapsed, at)? {
+        if let Some(lapsed) = self.first_sound(lapsed, (upstream.as_str(), self.steady_ms, self.now.0))? {
             return Ok(Some(lapsed));
         }
         let first =
@@ -229,7 +231,7 @@ impl Steps<'_> {
     pub(super) fn give_back(&mut self, id: &JobId, token: &str) -> rusqlite::Result<()> {
         let Some(mut stored) = self.held(id, token)? else { return Ok(()) };
         let before = stored.job.clone();
-        stored.claimed_until = Millis(i64::MIN);
+        stored.claimed_until = i64::MIN;
         if !stored.job.sent {
             stored.job.status = JobStatus::Queued;
         }
@@ -286,7 +288,7 @@ impl Steps<'_> {
     }
 
     fn prolong(&self, stored: &mut StoredJob) {
-        stored.claimed_until = self.now.plus_ms(CLAIM_LIFE.as_millis() as u64);
+        stored.claimed_until = self.steady_ms.saturating_add(CLAIM_LIFE.as_millis() as i64);
     }
 
     fn drop_body(&self, table: &str, sequence: i64) -> rusqlite::Result<()> {

@@ -9,8 +9,8 @@ use nevertwice_domain::operation::{Operation, Whereabouts};
 use tokio::task::JoinSet;
 
 use super::{Bench, Work, samples};
-use crate::work::MAX_MINTED;
 use crate::suite::samples::status;
+use crate::work::MAX_MINTED;
 
 impl<S: Work> Bench<S> {
     /// Puts the `n`th operation; it is due from now on.
@@ -186,7 +186,10 @@ pub(super) async fn the_gateways_own_operations_make_room_for_each_other_alone<S
     assert!(bench.operation(MORE).await.is_some());
     bench.put(&samples::operation(MORE, bench.now())).await;
     bench.put(&known(0, bench.now())).await;
-    assert!(bench.operation(MORE + 1).await.is_some(), "the place of one that is of another kind now is free");
+    assert!(
+        bench.operation(MORE + 1).await.is_some(),
+        "the place of one that is of another kind now is free"
+    );
     for n in at_upstreams {
         assert!(bench.operation(n).await.is_some(), "an operation at the upstream stays");
     }
