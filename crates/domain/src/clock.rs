@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -94,6 +94,11 @@ pub fn parse_rfc3339(text: &str) -> Result<Millis, String> {
 pub trait Clock: Send + Sync {
     /// The time now.
     fn now(&self) -> Millis;
+
+    /// What spans are measured by. It never goes back, and does not follow when the time is corrected.
+    fn steady(&self) -> Instant {
+        Instant::now()
+    }
 }
 
 /// The machine's clock.
@@ -108,25 +113,40 @@ impl Clock for SystemClock {
 }
 
 /// A clock that stands still until it is moved: for tests.
-#[derive(Debug, Default)]
-pub struct ManualClock(AtomicI64);
+#[derive(Debug)]
+pub struct ManualClock {
+    now: AtomicI64,
+    began: Instant,
+    /// Milliseconds since then.
+    steady: AtomicI64,
+}
 
 impl ManualClock {
     /// A clock that shows `at`.
     #[must_use]
     pub fn at(at: Millis) -> Self {
-        Self(AtomicI64::new(at.0))
+        Self { now: AtomicI64::new(at.0), began: Instant::now(), steady: AtomicI64::new(0) }
     }
 
     /// Moves the clock forward by `ms` milliseconds.
     pub fn advance_ms(&self, ms: i64) {
-        self.0.fetch_add(ms, Ordering::SeqCst);
+        self.step_ms(ms);
+        self.steady.fetch_add(ms.max(0), Ordering::SeqCst);
+    }
+
+    /// Corrects the time by `ms` milliseconds: no time passes.
+    pub fn step_ms(&self, ms: i64) {
+        self.now.fetch_add(ms, Ordering::SeqCst);
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Millis {
-        Millis(self.0.load(Ordering::SeqCst))
+        Millis(self.now.load(Ordering::SeqCst))
+    }
+
+    fn steady(&self) -> Instant {
+        self.began + Duration::from_millis(self.steady.load(Ordering::SeqCst).unsigned_abs())
     }
 }
 

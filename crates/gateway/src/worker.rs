@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use nevertwice_domain::job::{Job, JobStatus};
 use nevertwice_domain::outcome::{Outcome, OwnCode};
 use nevertwice_store::work::{CLAIM_LIFE, Claim, Held, JobEnd};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::Shared;
 use crate::audit::Audit;
@@ -109,13 +109,13 @@ impl Worker {
             // given up while a worker had it that has died since
             return self.given_up(record).await;
         }
-        let sent = AtomicBool::new(false);
+        let (sent, refused) = (AtomicBool::new(false), Notify::new());
         let left = tokio::select! {
             biased;
-            ended = AssertUnwindSafe(self.attempt(&sent, &mut record)).catch_unwind() => {
+            ended = AssertUnwindSafe(self.attempt((&sent, &refused), &mut record)).catch_unwind() => {
                 ended.map_or(Left::Broken, Left::Ended)
             }
-            stop = self.keep() => Left::Stopped(stop),
+            stop = self.keep(&refused) => Left::Stopped(stop),
             () = self.gateway.stop.cut.cancelled() => Left::Cut,
         };
         let sent = sent.load(Ordering::Relaxed);
@@ -139,8 +139,8 @@ impl Worker {
         }
     }
 
-    /// Makes an attempt.
-    async fn attempt(&self, sent: &AtomicBool, record: &mut Record) -> Ended {
+    /// Makes an attempt. Says that its call begins, or that the store does not let it: then it waits to be ended.
+    async fn attempt(&self, (sent, refused): (&AtomicBool, &Notify), record: &mut Record) -> Ended {
         let (gateway, jobs, job) = (&self.gateway, &self.jobs, &self.claim.job);
         let Some(tenant) = gateway.tenants.named(&job.tenant) else { return OwnCode::ForbiddenRoute.into() };
         let room = jobs.inputs.take(job.request.bytes).await;
@@ -158,8 +158,11 @@ impl Worker {
                     sent.store(true, Ordering::Relaxed);
                     Ok(())
                 }
-                // the look after the claim will say so too
-                Ok(false) => Err(OwnCode::Interrupted.into()),
+                // given up or lost: a look after the claim says which
+                Ok(false) => {
+                    refused.notify_one();
+                    std::future::pending().await
+                }
                 Err(error) => {
                     jobs.store_failed("that a call begins could not be stored: it is not made", &error);
                     Err(OwnCode::StoreUnavailable.into())
@@ -170,8 +173,8 @@ impl Worker {
         unattended::attempt(gateway, tenant, (job, input), results, sending, record).await
     }
 
-    /// Holds the claim. Ends when it should not be held, or is not.
-    async fn keep(&self) -> Stop {
+    /// Holds the claim. Ends when it should not be held, or is not; looks at once when a call was `refused`.
+    async fn keep(&self, refused: &Notify) -> Stop {
         let id = self.claim.job.id;
         let mut given_up = self.jobs.given_up();
         let mut holds_until = Instant::now() + CLAIM_LIFE - MARGIN;
@@ -180,6 +183,7 @@ impl Worker {
             tokio::select! {
                 () = tokio::time::sleep(next) => {}
                 () = given_up.of(&id) => {}
+                () = refused.notified() => {}
             }
             let asked = Instant::now();
             let renewed = tokio::time::timeout_at(holds_until.into(), self.jobs.store.renew(&self.claim));

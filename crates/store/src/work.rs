@@ -21,16 +21,21 @@ pub mod memory;
 pub mod sqlite;
 pub mod suite;
 
-/// How many operations are kept at most.
+/// How many operations at upstreams are kept at most.
 pub const MAX_OPERATIONS: u64 = 100_000;
 
-/// How long a claim on a job holds without being renewed. A worker that dies is replaced after this.
+/// How many operations of the gateway's own making are kept at most ([`Known`](nevertwice_domain::operation::Whereabouts::Known)). A
+/// caller makes them without a call of the upstream, so they have a bound of their own.
+pub const MAX_MINTED: u64 = 20_000;
+
+/// How long a claim on a job holds without being renewed, whatever is done to the time meanwhile. A worker that dies is replaced after this.
 pub const CLAIM_LIFE: Duration = Duration::from_secs(15);
 
 /// Operations that a gateway has given an id.
 #[async_trait]
 pub trait OperationStore: Send + Sync {
-    /// Keeps an operation until it expires. Durable on return. There are at most [`MAX_OPERATIONS`]; the oldest make room.
+    /// Keeps an operation until it expires. Durable on return. There are at most [`MAX_OPERATIONS`] at upstreams and [`MAX_MINTED`] of the
+    /// gateway's own making; the oldest of their kind make room.
     ///
     /// # Errors
     /// When it could not be made durable.
@@ -78,8 +83,8 @@ pub trait OperationStore: Send + Sync {
 pub trait JobStore: Send + Sync {
     /// Takes a job in: durable on return, with its input. Where the job has an idempotency key that another job of its tenant has,
     /// the one that was there is returned, or there is a conflict, or the new one takes its place
-    /// ([`Job::answers_its_key`], and the same request). A job that is final already is kept, with the body of its result, and never
-    /// handed out; `max_queued` does not concern it.
+    /// ([`Job::answers_its_key`], and the same request). A job that is final already is kept with the body of its result, without its
+    /// input, and never handed out; `max_queued` does not concern it.
     ///
     /// # Errors
     /// When it could not be made durable; it is not taken in then.
@@ -97,7 +102,7 @@ pub trait JobStore: Send + Sync {
     /// When the store could not be asked.
     async fn job(&self, id: &JobId) -> Result<Option<Job>, StoreError>;
 
-    /// Its input; `None` too when it is needed no more: when the job has succeeded or was cancelled.
+    /// Its input; `None` too when it is not kept: when the job has succeeded or was cancelled, or was final from the start.
     ///
     /// # Errors
     /// When the store could not be asked.
@@ -129,7 +134,8 @@ pub trait JobStore: Send + Sync {
     async fn cancel(&self, id: &JobId, expires_at: Millis) -> Result<Option<Job>, StoreError>;
 
     /// An operator's word: one that has failed waits again, as if for its first attempt, and is removed when it would have been, unless it
-    /// comes to another end before. Any other stays as it is; one that was cancelled has no input any more. Returns it as it is then.
+    /// comes to another end before. Any other stays as it is, and so does one that was final from the start: its input is not kept. Returns
+    /// it as it is then.
     ///
     /// # Errors
     /// When it could not be made durable.
@@ -149,8 +155,8 @@ pub trait JobStore: Send + Sync {
     /// When the store could not be asked; the claim holds as long as it did.
     async fn renew(&self, claim: &Claim) -> Result<Held, StoreError>;
 
-    /// A call is about to be made: `sent` is set and `attempts` counted, durably, and the claim is prolonged, if it holds. Returns
-    /// whether it does; where it does not, no call may be made.
+    /// A call is about to be made: `sent` is set and `attempts` counted, durably, and the claim is prolonged, if it holds and the job was
+    /// not given up. Returns whether that is so; where it is not, nothing has changed, and no call may be made.
     ///
     /// # Errors
     /// When it could not be made durable; no call may be made then.

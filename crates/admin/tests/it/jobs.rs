@@ -148,6 +148,15 @@ async fn a_job_that_waits_is_cancelled_at_once_and_one_that_runs_by_its_worker()
 }
 
 #[tokio::test]
+async fn a_job_that_had_failed_when_it_came_is_not_retried() {
+    let world = World::new(JOBS).await;
+    let born = |job: &mut Job| (job.status, job.finished_at) = (JobStatus::Failed, Some(job.created_at));
+    let id = world.job(1, born).await.id;
+    let answer = world.word(id, "retry").await;
+    assert_eq!((&answer["retried"], &answer["job"]["status"]), (&json!(false), &json!("failed")));
+}
+
+#[tokio::test]
 async fn a_job_that_failed_waits_again_also_after_a_verdict() {
     let world = World::new(JOBS).await;
     let id = world.job(1, |_| ()).await.id;

@@ -82,8 +82,10 @@ impl Keys {
         schema = "schema";
         /// The channel of what happens.
         events = "events";
-        /// Operations in the order in which they came.
+        /// Operations at upstreams in the order in which they came.
         operations = "ops";
+        /// Operations of the gateway's own making, likewise.
+        minted = "ops:minted";
         /// Operations with an outcome that is not known, by when they are looked at next.
         looks = "ops:looks";
         /// The number of the latest operation.

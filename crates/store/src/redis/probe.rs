@@ -278,6 +278,7 @@ impl Probe<'_> {
             ("SMEMBERS", keys.accepted()),
             ("HGETALL", keys.tripped()),
             ("ZCARD", keys.operations()),
+            ("ZCARD", keys.minted()),
             ("ZCARD", keys.looks()),
             ("GET", keys.op_seq()),
             ("ZCARD", keys.jobs()),

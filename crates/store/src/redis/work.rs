@@ -45,6 +45,8 @@ const LONGEST: Duration = Duration::from_secs(30);
 const PER_SECOND: u64 = 4 << 20;
 /// Large bodies that move at once; others wait, so that look-ups find the connection free now and then.
 const TURNS: usize = 2;
+/// Bytes of bodies that are on their way at once, of all of them: what a look-up may find before it on the connection.
+const ON_THE_WAY: usize = 4 << 20;
 
 /// What this process knows of operations and jobs.
 pub(super) struct Work {
@@ -53,11 +55,17 @@ pub(super) struct Work {
     /// Who waits for jobs of an upstream.
     doors: Mutex<BTreeMap<UpstreamName, Arc<Notify>>>,
     turns: Semaphore,
+    on_the_way: Semaphore,
 }
 
 impl Work {
     pub(super) fn new() -> Self {
-        Self { used: AtomicBool::new(false), doors: Mutex::default(), turns: Semaphore::new(TURNS) }
+        Self {
+            used: AtomicBool::new(false),
+            doors: Mutex::default(),
+            turns: Semaphore::new(TURNS),
+            on_the_way: Semaphore::new(ON_THE_WAY),
+        }
     }
 
     /// Where one waits for jobs of this upstream.

@@ -5,12 +5,16 @@ use nevertwice_domain::entry::Selector;
 use nevertwice_domain::job::{Job, JobStatus};
 use nevertwice_domain::operation::{Operation, Pending, Whereabouts};
 
-use super::{JobBounds, JobEnd, Submitted};
+use super::{JobBounds, JobEnd, MAX_MINTED, MAX_OPERATIONS, Submitted};
 use crate::{StoreError, StoreErrorKind};
 
-/// Whether a worker may still be given the input.
-pub(crate) fn needs_input(status: JobStatus) -> bool {
-    matches!(status, JobStatus::Queued | JobStatus::Running | JobStatus::Failed)
+/// Whether the input is kept: a worker may still be given it. One that was final from the start, and so never began, has none.
+pub(crate) fn keeps_input(job: &Job) -> bool {
+    match job.status {
+        JobStatus::Queued | JobStatus::Running => true,
+        JobStatus::Failed => job.started_at.is_some(),
+        JobStatus::Succeeded | JobStatus::Cancelled => false,
+    }
 }
 
 /// What a submit is answered where a job with its key is there; `None` when it takes the key over.
@@ -23,6 +27,7 @@ pub(crate) fn answer_to_key(present: &Job, submitted: &Job) -> Option<Submitted>
 
 /// It is taken in.
 pub(crate) fn begin(job: &mut Job, bounds: &JobBounds) {
+    job.started_at = None;
     job.expires_at = job.status.is_final().then_some(bounds.expires_at);
 }
 
@@ -51,7 +56,7 @@ pub(crate) fn cancel(job: &mut Job, now: Millis, expires_at: Millis) -> bool {
 
 /// It waits again, as if it had just come. Returns whether that changes anything.
 pub(crate) fn retry(job: &mut Job) -> bool {
-    if job.status != JobStatus::Failed {
+    if job.status != JobStatus::Failed || !keeps_input(job) {
         return false;
     }
     job.status = JobStatus::Queued;
@@ -101,6 +106,16 @@ fn finish(job: &mut Job, status: JobStatus, at: Millis, expires_at: Millis) {
     job.expires_at = Some(expires_at);
     job.not_before = None;
     job.sent = false;
+}
+
+/// Whether it is of the gateway's own making.
+pub(crate) fn is_minted(operation: &Operation) -> bool {
+    matches!(operation.at, Whereabouts::Known { .. })
+}
+
+/// How many of its kind are kept.
+pub(crate) fn most_of(minted: bool) -> u64 {
+    if minted { MAX_MINTED } else { MAX_OPERATIONS }
 }
 
 fn pending(operation: &mut Operation) -> Option<&mut Option<Pending>> {

@@ -16,8 +16,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{
-    CLAIM_LIFE, Claim, Held, JobBounds, JobDepth, JobEnd, JobPage, JobQuery, JobStore, MAX_OPERATIONS,
-    OperationStore, Submitted, life,
+    CLAIM_LIFE, Claim, Held, JobBounds, JobDepth, JobEnd, JobPage, JobQuery, JobStore, OperationStore,
+    Submitted, life,
 };
 use crate::StoreError;
 
@@ -53,7 +53,8 @@ struct Row {
     given_up_until: Option<Millis>,
     /// How often it was handed out: the token of the latest claim.
     claims: u64,
-    claimed_until: Millis,
+    /// By the steady clock; `None` before the first claim.
+    claimed_until: Option<std::time::Instant>,
     input: Option<Bytes>,
     result: Option<Bytes>,
 }
@@ -127,8 +128,8 @@ impl State {
             removed_at: bounds.expires_at,
             given_up_until: None,
             claims: 0,
-            claimed_until: Millis(0),
-            input: life::needs_input(job.status).then_some(input),
+            claimed_until: None,
+            input: life::keeps_input(&job).then_some(input),
             result,
         };
         self.jobs.insert(job.id, row);
@@ -136,11 +137,11 @@ impl State {
     }
 
     /// Those whose workers died come first, then the one that waits longest: since it came, or since its next attempt is due.
-    fn next(&self, upstream: &UpstreamName, now: Millis) -> Option<JobId> {
+    fn next(&self, upstream: &UpstreamName, now: Millis, steady: std::time::Instant) -> Option<JobId> {
         let jobs = || self.jobs.values().filter(|row| row.removed_at > now && row.job.upstream == *upstream);
         let queued = || jobs().filter(|row| row.job.status == JobStatus::Queued);
         let lapsed = jobs()
-            .filter(|row| row.job.status == JobStatus::Running && row.claimed_until <= now)
+            .filter(|row| row.job.status == JobStatus::Running && row.claimed_until <= Some(steady))
             .min_by_key(|row| row.sequence);
         let first = queued().filter(|row| row.job.not_before.is_none()).min_by_key(|row| row.sequence);
         let again = queued()
@@ -154,12 +155,13 @@ impl State {
         lapsed.or(longest).map(|row| row.job.id)
     }
 
-    fn claim(&mut self, upstream: &UpstreamName, now: Millis) -> Option<Claim> {
-        let id = self.next(upstream, now)?;
+    fn claim(&mut self, upstream: &UpstreamName, clock: &dyn Clock) -> Option<Claim> {
+        let (now, steady) = (clock.now(), clock.steady());
+        let id = self.next(upstream, now, steady)?;
         let row = self.jobs.get_mut(&id)?;
         life::hand_out(&mut row.job, now);
         row.claims += 1;
-        row.prolong(now);
+        row.prolong(steady);
         Some(Claim { job: row.job.clone(), token: row.claims.to_string() })
     }
 
@@ -191,13 +193,13 @@ impl State {
 }
 
 impl Row {
-    fn prolong(&mut self, now: Millis) {
-        self.claimed_until = now.plus_ms(CLAIM_LIFE.as_millis() as u64);
+    fn prolong(&mut self, steady: std::time::Instant) {
+        self.claimed_until = Some(steady + CLAIM_LIFE);
     }
 
     /// What is kept follows from where the job is.
     fn tidy(&mut self) {
-        if !life::needs_input(self.job.status) {
+        if !life::keeps_input(&self.job) {
             self.input = None;
         }
         if let Some(at) = self.job.expires_at {
@@ -213,9 +215,13 @@ impl OperationStore for WorkInMemory {
         state.last_sequence += 1;
         let sequence = state.last_sequence;
         state.operations.insert(operation.id, (sequence, operation.clone()));
-        if state.operations.len() as u64 > MAX_OPERATIONS {
-            let oldest = state.operations.iter().min_by_key(|(_, (sequence, _))| *sequence);
-            if let Some(oldest) = oldest.map(|(id, _)| *id) {
+        let minted = life::is_minted(operation);
+        let most = life::most_of(minted);
+        // as long as there are no more in all, there is nothing to count
+        if state.operations.len() as u64 > most {
+            let alike = || state.operations.iter().filter(|(_, (_, other))| life::is_minted(other) == minted);
+            let oldest = alike().min_by_key(|(_, (sequence, _))| *sequence).map(|(id, _)| *id);
+            if let Some(oldest) = oldest.filter(|_| alike().count() as u64 > most) {
                 state.operations.remove(&oldest);
             }
         }
@@ -329,7 +335,7 @@ impl JobStore for WorkInMemory {
             tokio::pin!(news);
             // What comes between the look and the wait counts too.
             news.as_mut().enable();
-            if let Some(claim) = self.lock().claim(upstream, self.clock.now()) {
+            if let Some(claim) = self.lock().claim(upstream, &*self.clock) {
                 return Ok(Some(claim));
             }
             let rest = end.saturating_duration_since(Instant::now());
@@ -345,16 +351,16 @@ impl JobStore for WorkInMemory {
         let mut state = self.lock();
         let now = self.clock.now();
         let Some(row) = state.held(claim, now) else { return Ok(Held::No) };
-        row.prolong(now);
+        row.prolong(self.clock.steady());
         Ok(if row.job.cancel { Held::Cancelled } else { Held::Yes })
     }
 
     async fn sending(&self, claim: &Claim) -> Result<bool, StoreError> {
         let mut state = self.lock();
         let now = self.clock.now();
-        let Some(row) = state.held(claim, now) else { return Ok(false) };
+        let Some(row) = state.held(claim, now).filter(|row| !row.job.cancel) else { return Ok(false) };
         life::send(&mut row.job);
-        row.prolong(now);
+        row.prolong(self.clock.steady());
         Ok(true)
     }
 

@@ -127,6 +127,7 @@ impl SqliteWork {
         let queued_bytes = Arc::new(AtomicUsize::new(0));
         let writer = Writer {
             connection: opened.writer,
+            opened: clock.steady(),
             clock: Arc::clone(&clock),
             counts: opened.counts,
             shared: Arc::clone(&shared),
@@ -247,6 +248,8 @@ impl JobStore for SqliteWork {
         bounds: &JobBounds,
     ) -> Result<Submitted, StoreError> {
         let bounds = *bounds;
+        // it is not kept, and so does not count for what waits
+        let input = if job.status.is_final() { Bytes::new() } else { input };
         let bytes = input.len() + result.as_ref().map_or(0, Bytes::len);
         self.ask(bytes, move |steps| steps.submit(&job, &input, result.as_ref(), &bounds)).await
     }

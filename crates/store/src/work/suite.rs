@@ -61,7 +61,7 @@ pub async fn conformance<S: Work>(make: impl AsyncFn(Arc<ManualClock>) -> Arc<S>
     cases! { make,
         operations: what_was_put_is_there_as_it_was an_operation_that_expired_is_not_there a_removed_operation_is_gone
             one_of_many_settles what_is_due_is_handed_to_one_alone due_comes_again_and_counts_looks
-            what_is_settled_is_not_due;
+            what_is_settled_is_not_due the_gateways_own_operations_make_room_for_each_other_alone;
         submits: what_was_submitted_is_there_as_it_was bodies_are_bytes a_job_that_is_final_already_is_kept_and_not_handed_out
             too_many_that_wait_are_refused the_bound_is_of_one_upstream ids_that_are_not_there_are_none
             a_job_that_never_ends_is_removed;
@@ -70,7 +70,8 @@ pub async fn conformance<S: Work>(make: impl AsyncFn(Arc<ManualClock>) -> Arc<S>
             a_key_ends_with_its_job the_same_job_is_found_though_the_queue_is_full;
         claims: jobs_come_in_their_order upstreams_have_queues_of_their_own a_job_is_handed_out_once
             many_workers_share_the_jobs a_waiter_is_woken a_waiter_that_leaves_takes_nothing_with_it nothing_comes_of_waiting
-            a_claim_that_is_renewed_holds a_lapsed_claim_is_handed_out_again sent_is_as_the_worker_left_it
+            a_claim_that_is_renewed_holds a_lapsed_claim_is_handed_out_again
+            a_correction_of_the_time_ends_no_claim sent_is_as_the_worker_left_it
             an_old_claim_does_nothing;
         ends: a_job_succeeds a_failed_job_keeps_its_answer_and_its_input a_job_waits_for_its_next_attempt
             attempts_are_ordered_by_their_time a_waiting_job_is_cancelled_at_once a_running_job_is_told

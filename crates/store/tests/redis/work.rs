@@ -255,6 +255,61 @@ async fn large_bodies_come_whole_and_look_ups_pass_between_their_pieces() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_small_bodies_come_whole_and_look_ups_pass_between_them() {
+    let server = Redis::start();
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    let body = |n: u64| Bytes::from(vec![n.to_le_bytes()[0]; 200 << 10]);
+    let mut moving = JoinSet::new();
+    for n in 0..100 {
+        let (store, job) = (Arc::clone(&store), samples::job(n, now()));
+        moving.spawn(async move {
+            let id = job.id;
+            let taken = store.submit(job, body(n), None, &bounds()).await;
+            assert!(matches!(taken, Ok(Submitted::New(_))), "{taken:?}");
+            (id, n)
+        });
+    }
+    let mut reading = JoinSet::new();
+    while let Some(taken) = moving.join_next().await {
+        assert!(bench::recall(&store, 1).await.is_ok());
+        let (id, n) = taken.unwrap_or_else(|error| panic!("{error}"));
+        let store = Arc::clone(&store);
+        reading.spawn(async move { store.input(&id).await.is_ok_and(|input| input == Some(body(n))) });
+    }
+    while let Some(whole) = reading.join_next().await {
+        assert!(bench::recall(&store, 1).await.is_ok());
+        assert!(whole.is_ok_and(|whole| whole));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_looks_at_a_thousand_jobs() {
+    let server = Redis::start();
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    let at = now();
+    let mut rare = samples::job(0, at);
+    rare.upstream = samples::upstream("tika");
+    assert!(store.submit(rare.clone(), samples::input(0), None, &bounds()).await.is_ok());
+    let mut others = JoinSet::new();
+    for task in 0..10_u64 {
+        let store = Arc::clone(&store);
+        others.spawn(async move {
+            for n in (1 + task..=1000).step_by(10) {
+                let taken = store.submit(samples::job(n, at), samples::input(n), None, &bounds()).await;
+                assert!(matches!(taken, Ok(Submitted::New(_))), "{taken:?}");
+            }
+        });
+    }
+    others.join_all().await;
+    let query = JobQuery { upstream: Some(rare.upstream.clone()), limit: 1, ..JobQuery::default() };
+    let page = store.list(&query).await.unwrap_or_else(|error| panic!("{error}"));
+    assert!(page.items.is_empty() && page.next.is_some(), "{page:?}");
+    let page = store.list(&JobQuery { after: page.next, ..query }).await;
+    let ids: Vec<_> = page.iter().flat_map(|page| &page.items).map(|job| job.id).collect();
+    assert_eq!(ids, [rare.id]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_that_is_final_from_the_start_has_its_result_alone() {
     let server = Redis::start();
     let store = open(bench::options(server.addr(), PREFIX)).await;

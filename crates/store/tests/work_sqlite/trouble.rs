@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use nevertwice_domain::clock::{Clock, ManualClock};
 use nevertwice_domain::job::{Job, JobStatus};
+use nevertwice_domain::operation::Whereabouts;
 use nevertwice_store::work::sqlite::SqliteWork;
 use nevertwice_store::work::suite::samples;
 use nevertwice_store::work::{Held, JobEnd, JobStore, MAX_OPERATIONS, OperationStore, Submitted};
@@ -262,14 +263,23 @@ async fn operations_are_bounded_and_the_oldest_go() -> Done {
     let directory = tempfile::tempdir()?;
     let clock = clock();
     let store = Arc::new(open(directory.path(), &clock)?);
-    for n in 0..MORE {
+    let mut minted = samples::operation(2 * MAX_OPERATIONS, clock.now());
+    minted.at = Whereabouts::Known {
+        fingerprint: samples::fingerprint(1),
+        body: Bytes::from_static(b"{}"),
+        content_type: None,
+        recorded_at: clock.now(),
+        valid_until: clock.now(),
+    };
+    store.put(&minted).await?;
+    for n in 0..=MORE {
         store.put(&samples::operation(n, clock.now())).await?;
     }
     let mut tasks = JoinSet::new();
     for task in 0..500 {
         let (store, now) = (Arc::clone(&store), clock.now());
         tasks.spawn(async move {
-            for n in (MORE + task..MAX_OPERATIONS).step_by(500) {
+            for n in (MORE + 1 + task..MAX_OPERATIONS).step_by(500) {
                 store.put(&samples::operation(n, now)).await?;
             }
             Ok::<_, StoreError>(())
@@ -285,5 +295,12 @@ async fn operations_are_bounded_and_the_oldest_go() -> Done {
         assert!(store.operation(&samples::operation_id(MAX_OPERATIONS + n)).await?.is_some());
     }
     assert!(store.operation(&samples::operation_id(MORE)).await?.is_some());
+    assert!(store.operation(&minted.id).await?.is_some(), "those have room of their own");
+    drop(store);
+    // what is counted at the start is what was counted before
+    let store = open(directory.path(), &clock)?;
+    store.put(&samples::operation(2 * MAX_OPERATIONS + 1, clock.now())).await?;
+    assert!(store.operation(&samples::operation_id(MORE)).await?.is_none());
+    assert!(store.operation(&minted.id).await?.is_some());
     Ok(())
 }

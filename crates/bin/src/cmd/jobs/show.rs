@@ -46,6 +46,10 @@ pub(super) fn text(shown: &Value, now: Millis) -> Result<String, Failure> {
     let mut table = Table::new([("JOB", Side::Left), (" ", Side::Left)]);
     let error = item.error.as_ref();
     let kind = error.map(|error| match (error.verdict, error.retryable) {
+        // it had failed when it came
+        (true, _) if item.started_at.is_none() => {
+            "a verdict on the document, known when it came: its input is not kept"
+        }
         (true, _) => "a verdict on the document: a retry asks the memory first",
         (false, true) => "another attempt may end otherwise",
         (false, false) => "another attempt is not expected to end otherwise",

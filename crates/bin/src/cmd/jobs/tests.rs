@@ -148,6 +148,11 @@ fn one_job_is_shown_with_what_it_failed_of() {
         "result           422, 17 bytes of application/json".into(),
     ];
     assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    let born = job(
+        &json!({ "status": "failed", "finished_at": "2023-11-14T22:13:20.123Z", "error": failed()["error"] }),
+    );
+    let born = show::text(&born, Millis(0)).unwrap();
+    assert!(born.contains("known when it came: its input is not kept"), "{born}");
     let waits = show::text(&job(&json!({ "not_before": "2023-11-14T22:18:20Z" })), Millis(0)).unwrap();
     assert!(waits.contains("now       next attempt in ") && !waits.contains("error"), "{waits}");
 }

@@ -71,6 +71,8 @@ pub(super) async fn retry(retry: &Retry) -> Result<Exit, Failure> {
             "cancelled" => {
                 "not retried: it was cancelled, and its input is gone; submit the document again".into()
             }
+            // it was known to fail when it came
+            "failed" => "not retried: its input is not kept; submit the document again".into(),
             status => format!("not retried: only a job that has failed is, and it is {status}"),
         })
     })

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use redis::{Value, pipe};
+use tokio::sync::{AcquireError, SemaphorePermit};
 
 use super::super::Shared;
 use super::super::operations::{corrupt, number};
@@ -36,6 +37,7 @@ impl Shared {
     /// Brings a body. It is to be taken over by a script soon, or it goes again.
     pub(super) async fn put_body(&self, key: &str, body: &Bytes) -> Result<(), StoreError> {
         let _turn = if is_small(body) { None } else { Some(self.turn().await?) };
+        let _room = self.room(body.len().min(PIECE)).await?;
         let limit = Limit(Instant::now() + self.budget(body.len()));
         // an empty one has one piece too
         for piece in 0..body.len().div_ceil(PIECE).max(1) {
@@ -57,6 +59,8 @@ impl Shared {
         let mut first = pipe();
         first.cmd("HMGET").arg(key).arg("m").arg(0);
         type Pair = (Option<Vec<u8>>, Option<Vec<u8>>);
+        // how long it is, is not known yet
+        let room = self.room(PIECE).await?;
         let (answer,): (Pair,) = self.link.ask(&first, self.budget(PIECE)).await?;
         let (Some(length), Some(piece)) = answer else { return Ok(None) };
         let length = number(&length).filter(|length| *length <= MOST).ok_or_else(|| corrupt("a body"))?;
@@ -64,7 +68,10 @@ impl Shared {
         if piece.len() >= length {
             return if piece.len() == length { Ok(Some(piece.into())) } else { Err(corrupt("a body")) };
         }
+        // who waits for a turn takes no room
+        drop(room);
         let _turn = self.turn().await?;
+        let _room = self.room(PIECE).await?;
         let limit = Limit(Instant::now() + self.budget(length));
         let mut body = Vec::with_capacity(length);
         body.extend_from_slice(&piece);
@@ -85,10 +92,23 @@ impl Shared {
         let _: Result<Value, _> = self.link.ask(&drop, self.options.write).await;
     }
 
-    async fn turn(&self) -> Result<tokio::sync::SemaphorePermit<'_>, StoreError> {
-        match tokio::time::timeout(LONGEST, self.work.turns.acquire()).await {
-            Ok(Ok(turn)) => Ok(turn),
-            _ => Err(StoreErrorKind::Busy.error("too many large bodies are on their way to the store")),
-        }
+    /// For a large body, as long as it moves.
+    async fn turn(&self) -> Result<SemaphorePermit<'_>, StoreError> {
+        in_time(self.work.turns.acquire()).await
+    }
+
+    /// For any body, so many bytes of which move at once.
+    async fn room(&self, bytes: usize) -> Result<SemaphorePermit<'_>, StoreError> {
+        // an empty one needs a little too
+        in_time(self.work.on_the_way.acquire_many(u32::try_from(bytes.max(1)).unwrap_or(u32::MAX))).await
+    }
+}
+
+async fn in_time<'a>(
+    place: impl Future<Output = Result<SemaphorePermit<'a>, AcquireError>>,
+) -> Result<SemaphorePermit<'a>, StoreError> {
+    match tokio::time::timeout(LONGEST, place).await {
+        Ok(Ok(place)) => Ok(place),
+        _ => Err(StoreErrorKind::Busy.error("too many bodies are on their way to or from the store")),
     }
 }

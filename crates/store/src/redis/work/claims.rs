@@ -211,7 +211,8 @@ impl Shared {
 
     pub(super) async fn sending(&self, claim: &Claim) -> Result<bool, StoreError> {
         for _ in 0..DECISIONS {
-            let Some(mut row) = self.held(claim).await? else { return Ok(false) };
+            let held = self.held(claim).await?.filter(|row| !row.job.cancel);
+            let Some(mut row) = held else { return Ok(false) };
             life::send(&mut row.job);
             let token = row.token.clone();
             let change = Change { row, token, place: Place::Hold, outcome: Outcome::Same };

@@ -30,7 +30,7 @@ impl Shared {
         bounds: &JobBounds,
     ) -> Result<Submitted, StoreError> {
         life::begin(&mut job, bounds);
-        let kept = life::needs_input(job.status);
+        let kept = life::keeps_input(&job);
         let input_key = self.keys.job_input(&job.id);
         // a name of its own: the body of a result is no other job's
         let result_name = self.leases.token();
@@ -143,7 +143,7 @@ impl Shared {
 
     pub(super) async fn input(&self, id: &JobId) -> Result<Option<Bytes>, StoreError> {
         match self.live_row(id).await? {
-            Some(row) if life::needs_input(row.job.status) => self.body(&self.keys.job_input(id)).await,
+            Some(row) if life::keeps_input(&row.job) => self.body(&self.keys.job_input(id)).await,
             _ => Ok(None),
         }
     }

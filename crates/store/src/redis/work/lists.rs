@@ -11,7 +11,7 @@ use crate::StoreError;
 use crate::work::{JobDepth, JobPage, JobQuery};
 
 /// How many jobs one page looks at: where few of many are asked for, a page may have less than its limit and yet go on.
-const LOOKED_AT: usize = 20_000;
+const LOOKED_AT: usize = 1000;
 /// How many jobs go in one round of tidying up.
 const SWEPT: usize = 200;
 
@@ -22,7 +22,7 @@ impl Shared {
         let mut page = JobPage::default();
         let (mut after, mut looked_at) = (query.after, 0);
         loop {
-            let ids = self.ids_before(&index, after).await?;
+            let ids = self.ids_before(&index, after, PAGE.min(LOOKED_AT - looked_at)).await?;
             let Some(last) = ids.last().copied() else { return Ok(page) };
             for row in self.rows(&ids).await? {
                 let job = row.job;
@@ -47,11 +47,16 @@ impl Shared {
         }
     }
 
-    /// Ids in an index, the latest first.
-    async fn ids_before(&self, index: &str, after: Option<JobId>) -> Result<Vec<JobId>, StoreError> {
+    /// At most so many ids of an index, the latest first.
+    async fn ids_before(
+        &self,
+        index: &str,
+        after: Option<JobId>,
+        most: usize,
+    ) -> Result<Vec<JobId>, StoreError> {
         let mut get = pipe();
         get.cmd("ZRANGE").arg(index).arg(after.map_or_else(|| "+".to_owned(), |id| format!("({id}")));
-        get.arg("-").arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(PAGE);
+        get.arg("-").arg("BYLEX").arg("REV").arg("LIMIT").arg(0).arg(most);
         let (members,): (Vec<Vec<u8>>,) = self.link.ask(&get, STEP).await?;
         let id = |member: &Vec<u8>| text(member)?.parse().ok();
         members.iter().map(|member| id(member).ok_or_else(|| corrupt("a list of jobs"))).collect()

@@ -8,7 +8,7 @@ use super::super::Shared;
 use super::super::operations::{corrupt, number, text};
 use super::stored;
 use crate::StoreError;
-use crate::work::MAX_OPERATIONS;
+use crate::work::life;
 
 /// How many operations make room at once.
 const VICTIMS: u64 = 100;
@@ -55,9 +55,15 @@ impl Shared {
         let next_look_at = pending.as_ref().map(|pending| pending.next_look_at.0.to_string());
         let keys = &self.keys;
         let value = stored::encode(operation)?;
+        let minted = life::is_minted(operation);
+        let (kind, other) = match minted {
+            true => (keys.minted(), keys.operations()),
+            false => (keys.operations(), keys.minted()),
+        };
         let mut call = self.scripts.op_put.key(keys.operation(&operation.id));
         call.key(keys.looks())
-            .key(keys.operations())
+            .key(kind)
+            .key(other)
             .key(keys.op_seq())
             .arg(operation.id.to_string())
             .arg(&value)
@@ -65,7 +71,7 @@ impl Shared {
             .arg(next_look_at.unwrap_or_default())
             .arg(pending.map_or(0, |pending| pending.looks))
             .arg(self.life_until(operation.expires_at))
-            .arg(MAX_OPERATIONS)
+            .arg(life::most_of(minted))
             .arg(VICTIMS);
         let victims: Vec<String> = self.link.call(&call, self.budget(value.len())).await?;
         for id in victims.iter().filter_map(|id| id.parse().ok()) {
@@ -95,7 +101,7 @@ impl Shared {
     pub(super) async fn remove_operation(&self, id: &OperationId) -> Result<(), StoreError> {
         let keys = &self.keys;
         let mut call = self.scripts.op_remove.key(keys.operation(id));
-        call.key(keys.looks()).key(keys.operations()).arg(id.to_string());
+        call.key(keys.looks()).key(keys.operations()).key(keys.minted()).arg(id.to_string());
         let _: u64 = self.link.call(&call, self.budget(0)).await?;
         Ok(())
     }

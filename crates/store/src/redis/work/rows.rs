@@ -164,7 +164,7 @@ impl Shared {
             .arg(removed_at.0)
             .arg(Row::end_member(job))
             .arg(self.life_until(removed_at))
-            .arg(u8::from(!life::needs_input(job.status)))
+            .arg(u8::from(!life::keeps_input(job)))
             .arg(length)
             .arg(result)
             .arg(keys.events())

@@ -4,7 +4,6 @@
 use std::fs::File;
 use std::path::Path;
 
-use nevertwice_domain::clock::Millis;
 use nevertwice_domain::job::JobStatus;
 use rusqlite::{Connection, OpenFlags};
 
@@ -44,7 +43,7 @@ fn verify(place: &Place, mut writer: Connection, lock: File) -> Result<Opened, R
                 malformed += 1;
                 continue;
             };
-            let whole = (!life::needs_input(stored.job.status) || has_body(&writer, "inputs", &stored)?)
+            let whole = (!life::keeps_input(&stored.job) || has_body(&writer, "inputs", &stored)?)
                 && (stored.job.result.is_none() || has_body(&writer, "results", &stored)?);
             without += u64::from(!whole);
             counts.add(&stored.job, 1);
@@ -55,8 +54,10 @@ fn verify(place: &Place, mut writer: Connection, lock: File) -> Result<Opened, R
         let mut statement = writer.prepare(&format!("SELECT {OPERATION_COLUMNS} FROM operations"))?;
         for stored in statement.query_map([], StoredOperation::decode)? {
             seen += 1;
-            counts.operations += 1;
-            malformed += u64::from(stored?.is_err());
+            match stored? {
+                Ok(stored) => *counts.of_kind(life::is_minted(&stored.operation)) += 1,
+                Err(_) => malformed += 1,
+            }
         }
     }
     if malformed > 0 {
@@ -81,7 +82,7 @@ fn has_body(connection: &Connection, table: &str, of: &StoredJob) -> rusqlite::R
 fn lapse(writer: &mut Connection, running: Vec<StoredJob>) -> rusqlite::Result<()> {
     let transaction = writer.transaction()?;
     for mut stored in running {
-        stored.claimed_until = Millis(i64::MIN);
+        stored.claimed_until = i64::MIN;
         stored.insert(&transaction)?;
     }
     transaction.commit()

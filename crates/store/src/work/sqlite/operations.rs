@@ -8,7 +8,7 @@ use rusqlite::{OptionalExtension, Params, params_from_iter};
 
 use super::schema::{self, OPERATION_COLUMNS, StoredOperation};
 use super::steps::Steps;
-use crate::work::{MAX_OPERATIONS, life};
+use crate::work::life;
 
 /// How many rows one sweep removes at most.
 const SWEEP_ROWS: i64 = 2000;
@@ -21,11 +21,14 @@ impl Steps<'_> {
         self.remove_operation(&operation.id)?;
         let sequence = self.next_sequence("operations")?;
         StoredOperation { sequence, operation: operation.clone() }.insert(self.connection)?;
-        self.counts.operations += 1;
-        while self.counts.operations > MAX_OPERATIONS {
-            let oldest = "DELETE FROM operations WHERE sequence = (SELECT min(sequence) FROM operations)";
-            let gone = self.connection.prepare_cached(oldest)?.execute([])?;
-            self.counts.operations = self.counts.operations.saturating_sub(gone.max(1) as u64);
+        let minted = life::is_minted(operation);
+        let count = self.counts.of_kind(minted);
+        *count += 1;
+        while *count > life::most_of(minted) {
+            let oldest = "DELETE FROM operations WHERE sequence = \
+                          (SELECT min(sequence) FROM operations WHERE minted = ?)";
+            let gone = self.connection.prepare_cached(oldest)?.execute([minted])?;
+            *count = count.saturating_sub(gone.max(1) as u64);
         }
         Ok(())
     }
@@ -47,11 +50,16 @@ impl Steps<'_> {
     }
 
     pub(super) fn remove_operation(&mut self, id: &OperationId) -> rusqlite::Result<()> {
-        let gone = self
-            .connection
-            .prepare_cached("DELETE FROM operations WHERE id = ?")?
-            .execute([id.to_string()])?;
-        self.counts.operations = self.counts.operations.saturating_sub(gone as u64);
+        self.delete("DELETE FROM operations WHERE id = ? RETURNING minted", [id.to_string()])
+    }
+
+    /// Deletes what counts no more; the statement returns of which kind each was.
+    fn delete(&mut self, sql: &str, values: impl Params) -> rusqlite::Result<()> {
+        let mut statement = self.connection.prepare_cached(sql)?;
+        for minted in statement.query_map(values, |row| row.get(0))? {
+            let count = self.counts.of_kind(minted?);
+            *count = count.saturating_sub(1);
+        }
         Ok(())
     }
 
@@ -99,10 +107,8 @@ impl Steps<'_> {
     /// Removes some of the operations whose time is over.
     pub(super) fn sweep_operations(&mut self) -> rusqlite::Result<()> {
         let sql = "DELETE FROM operations WHERE sequence IN \
-                   (SELECT sequence FROM operations WHERE expires_at <= ? LIMIT ?)";
-        let gone = self.connection.prepare_cached(sql)?.execute((self.now.0, SWEEP_ROWS))?;
-        self.counts.operations = self.counts.operations.saturating_sub(gone as u64);
-        Ok(())
+                   (SELECT sequence FROM operations WHERE expires_at <= ? LIMIT ?) RETURNING minted";
+        self.delete(sql, (self.now.0, SWEEP_ROWS))
     }
 
     fn operations(

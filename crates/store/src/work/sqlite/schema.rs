@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::sqlite::file::Format;
 use crate::sqlite::row::{Columns, Malformed, insert, text, unsigned};
+use crate::work::life;
 
 /// The file.
 pub(super) const FORMAT: Format = Format {
@@ -56,10 +57,11 @@ const OBJECTS: &[(&str, &str)] = &[
     (
         "operations",
         "CREATE TABLE operations (\
-         sequence INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, expires_at INTEGER NOT NULL, next_look_at INTEGER, \
-         fingerprint BLOB, document BLOB, schema INTEGER NOT NULL, operation TEXT NOT NULL, \
+         sequence INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, expires_at INTEGER NOT NULL, minted INTEGER NOT NULL, \
+         next_look_at INTEGER, fingerprint BLOB, document BLOB, schema INTEGER NOT NULL, operation TEXT NOT NULL, \
          checksum BLOB NOT NULL) STRICT",
     ),
+    ("operations_minted", "CREATE INDEX operations_minted ON operations (minted)"),
     ("operations_expiry", "CREATE INDEX operations_expiry ON operations (expires_at)"),
     (
         "operations_due",
@@ -81,7 +83,7 @@ pub(super) const JOB_COLUMNS: &str = "sequence, id, tenant, upstream, status, no
 
 /// All columns of `operations`, in the order of [`StoredOperation::decode`].
 pub(super) const OPERATION_COLUMNS: &str =
-    "sequence, id, expires_at, next_look_at, fingerprint, document, schema, operation, checksum";
+    "sequence, id, expires_at, minted, next_look_at, fingerprint, document, schema, operation, checksum";
 
 /// The version of the JSON.
 const SCHEMA: i64 = 1;
@@ -99,7 +101,8 @@ pub(super) struct StoredJob {
     pub(super) given_up_until: Option<Millis>,
     /// How often it was handed out: the token of the latest claim.
     pub(super) claims: i64,
-    pub(super) claimed_until: Millis,
+    /// In milliseconds of the steady clock since the file was opened: at the next opening all claims are over.
+    pub(super) claimed_until: i64,
     /// The key that it answers to; none any more when a later job has taken it over.
     pub(super) key: Option<IdempotencyKey>,
 }
@@ -156,7 +159,7 @@ impl StoredJob {
             ValueRef::Integer(self.removed_at.0),
             time(self.given_up_until),
             ValueRef::Integer(self.claims),
-            ValueRef::Integer(self.claimed_until.0),
+            ValueRef::Integer(self.claimed_until),
             self.key.as_ref().map_or(ValueRef::Null, |key| ValueRef::Blob(key.as_bytes())),
             ValueRef::Integer(SCHEMA),
             text(&json),
@@ -175,7 +178,7 @@ impl StoredJob {
             c.next()?;
         }
         let (removed_at, given_up_until) = (c.time()?, c.optional_time()?);
-        let (claims, claimed_until) = (c.integer()?, c.time()?);
+        let (claims, claimed_until) = (c.integer()?, c.integer()?);
         let keyed = c.optional_bytes()?.is_some();
         let job: Job = from_json(&mut c)?;
         let key = job.key.filter(|_| keyed);
@@ -197,6 +200,7 @@ impl StoredOperation {
             ValueRef::Integer(self.sequence),
             text(&id),
             ValueRef::Integer(self.operation.expires_at.0),
+            ValueRef::Integer(life::is_minted(&self.operation).into()),
             time(pending.map(|pending| pending.next_look_at)),
             pending.map_or(ValueRef::Null, |pending| ValueRef::Blob(pending.fingerprint.as_bytes())),
             pending.map_or(ValueRef::Null, |pending| ValueRef::Blob(pending.document.digest.as_bytes())),
@@ -208,9 +212,9 @@ impl StoredOperation {
 
     /// Reads a row of [`OPERATION_COLUMNS`].
     pub(super) fn decode(row: &Row<'_>) -> rusqlite::Result<Result<Self, Malformed>> {
-        Ok(Columns::verified("operations", row, 9)?.and_then(|mut c| {
+        Ok(Columns::verified("operations", row, 10)?.and_then(|mut c| {
             let sequence = c.integer()?;
-            for _ in ["id", "expires_at", "next_look_at", "fingerprint", "document"] {
+            for _ in ["id", "expires_at", "minted", "next_look_at", "fingerprint", "document"] {
                 c.next()?;
             }
             Ok(Self { sequence, operation: from_json(&mut c)? })

@@ -20,7 +20,10 @@ const SWEEP_BYTES: u64 = 64 * 1024 * 1024;
 /// How many there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
+    /// Operations at upstreams.
     pub(super) operations: u64,
+    /// Operations of the gateway's own making.
+    pub(super) minted: u64,
     /// Of each upstream, the jobs that wait and those that run.
     pub(super) jobs: BTreeMap<UpstreamName, (u64, u64)>,
 }
@@ -43,6 +46,11 @@ impl Counts {
         }
     }
 
+    /// Operations of one kind.
+    pub(super) fn of_kind(&mut self, minted: bool) -> &mut u64 {
+        if minted { &mut self.minted } else { &mut self.operations }
+    }
+
     pub(super) fn queued(&self, upstream: &UpstreamName) -> u64 {
         self.jobs.get(upstream).map_or(0, |(queued, _)| *queued)
     }
@@ -55,6 +63,8 @@ pub(super) struct Steps<'a> {
     /// Of whom a job may be due now; one for each job.
     pub(super) news: &'a mut Vec<UpstreamName>,
     pub(super) now: Millis,
+    /// Milliseconds of the steady clock since the file was opened: claims lapse by it, whatever is done to the time.
+    pub(super) steady_ms: i64,
 }
 
 /// What came of a claim.
@@ -97,11 +107,11 @@ impl Steps<'_> {
             removed_at: bounds.expires_at,
             given_up_until: None,
             claims: 0,
-            claimed_until: Millis(0),
+            claimed_until: i64::MIN,
             key: job.key,
             job,
         };
-        if life::needs_input(stored.job.status) {
+        if life::keeps_input(&stored.job) {
             schema::insert_body(self.connection, "inputs", stored.sequence, input)?;
         }
         if let Some(result) = result {
@@ -153,7 +163,7 @@ impl Steps<'_> {
         let at = (upstream.as_str(), self.now.0, self.now.0);
         let lapsed =
             "status = 1 AND upstream = ?1 AND claimed_until <= ?2 AND removed_at > ?3 ORDER BY sequence";
-        if let Some(lapsed) = self.first_sound(lapsed, at)? {
+        if let Some(lapsed) = self.first_sound(lapsed, (upstream.as_str(), self.steady_ms, self.now.0))? {
             return Ok(Some(lapsed));
         }
         let first =
@@ -198,7 +208,8 @@ impl Steps<'_> {
     }
 
     pub(super) fn sending(&mut self, id: &JobId, token: &str) -> rusqlite::Result<bool> {
-        let Some(mut stored) = self.held(id, token)? else { return Ok(false) };
+        let held = self.held(id, token)?.filter(|stored| !stored.job.cancel);
+        let Some(mut stored) = held else { return Ok(false) };
         life::send(&mut stored.job);
         self.prolong(&mut stored);
         stored.insert(self.connection)?;
@@ -220,7 +231,7 @@ impl Steps<'_> {
     pub(super) fn give_back(&mut self, id: &JobId, token: &str) -> rusqlite::Result<()> {
         let Some(mut stored) = self.held(id, token)? else { return Ok(()) };
         let before = stored.job.clone();
-        stored.claimed_until = Millis(i64::MIN);
+        stored.claimed_until = i64::MIN;
         if !stored.job.sent {
             stored.job.status = JobStatus::Queued;
         }
@@ -267,7 +278,7 @@ impl Steps<'_> {
             self.counts.add(before, -1);
         }
         self.counts.add(&stored.job, 1);
-        if !life::needs_input(stored.job.status) {
+        if !life::keeps_input(&stored.job) {
             self.drop_body("inputs", stored.sequence)?;
         }
         if stored.job.status == JobStatus::Queued {
@@ -277,7 +288,7 @@ impl Steps<'_> {
     }
 
     fn prolong(&self, stored: &mut StoredJob) {
-        stored.claimed_until = self.now.plus_ms(CLAIM_LIFE.as_millis() as u64);
+        stored.claimed_until = self.steady_ms.saturating_add(CLAIM_LIFE.as_millis() as i64);
     }
 
     fn drop_body(&self, table: &str, sequence: i64) -> rusqlite::Result<()> {

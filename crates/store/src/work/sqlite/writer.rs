@@ -134,6 +134,8 @@ impl Request for GiveBack {
 pub(super) struct Writer {
     pub(super) connection: Connection,
     pub(super) clock: Arc<dyn Clock>,
+    /// When the file was opened.
+    pub(super) opened: Instant,
     pub(super) counts: Counts,
     pub(super) shared: Arc<Shared>,
     pub(super) queued_bytes: Arc<AtomicUsize>,
@@ -235,7 +237,9 @@ impl Writer {
         let mut news = Vec::new();
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let now = self.clock.now();
-        what(&mut Steps { connection: &transaction, counts: &mut counts, news: &mut news, now })?;
+        let steady = self.clock.steady().saturating_duration_since(self.opened);
+        let steady_ms = i64::try_from(steady.as_millis()).unwrap_or(i64::MAX);
+        what(&mut Steps { connection: &transaction, counts: &mut counts, news: &mut news, now, steady_ms })?;
         transaction.commit()?;
         if counts != self.counts {
             self.shared.publish(&counts);

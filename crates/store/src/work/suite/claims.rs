@@ -166,6 +166,18 @@ pub(super) async fn a_claim_that_is_renewed_holds<S: Work>(bench: &Bench<S>) {
     assert_eq!(bench.job(&claim.job.id).await.status, JobStatus::Succeeded);
 }
 
+pub(super) async fn a_correction_of_the_time_ends_no_claim<S: Work>(bench: &Bench<S>) {
+    let job = bench.submit(1).await;
+    let claim = bench.claim().await;
+    bench.clock.step_ms(600_000);
+    assert!(bench.try_claim().await.is_none(), "its worker is not dead");
+    assert_eq!(bench.renew(&claim).await, Held::Yes);
+    bench.clock.step_ms(-600_000);
+    assert_eq!(bench.renew(&claim).await, Held::Yes);
+    bench.clock.advance_ms(claim_life_ms());
+    assert_eq!(bench.claim().await.job.id, job.id, "nor does it live for ever");
+}
+
 pub(super) async fn a_lapsed_claim_is_handed_out_again<S: Work>(bench: &Bench<S>) {
     let job = bench.submit(1).await;
     let first = bench.claim().await;

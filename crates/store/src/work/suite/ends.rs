@@ -135,6 +135,9 @@ pub(super) async fn a_running_job_is_told<S: Work>(bench: &Bench<S>) {
     assert_eq!(told, Some(Job { cancel: true, ..claim.job.clone() }));
     assert_eq!(bench.renew(&claim).await, Held::Cancelled);
     assert_eq!(bench.cancel(&job.id).await, told, "once is enough");
+    assert!(!bench.sending(&claim).await, "no call is made any more");
+    assert_eq!(Some(bench.job(&job.id).await), told, "and none is counted");
+    assert_eq!(bench.renew(&claim).await, Held::Cancelled, "the claim holds all the same");
     let end = JobEnd::Final {
         status: JobStatus::Cancelled,
         error: None,

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 
 use super::{Bench, Work, samples};
 use crate::suite::samples::status;
+use crate::work::MAX_MINTED;
 
 impl<S: Work> Bench<S> {
     /// Puts the `n`th operation; it is due from now on.
@@ -155,6 +156,43 @@ pub(super) async fn what_is_settled_is_not_due<S: Work>(bench: &Bench<S>) {
     assert!(bench.settle(2).await, "between two looks");
     bench.clock.advance_ms(1000);
     assert_eq!(bench.due(1000, 10).await, []);
+}
+
+pub(super) async fn the_gateways_own_operations_make_room_for_each_other_alone<S: Work>(bench: &Bench<S>) {
+    const MORE: u64 = 5;
+    let at_upstreams = MAX_MINTED + MORE..MAX_MINTED + 2 * MORE;
+    for n in at_upstreams.clone() {
+        bench.put(&samples::operation(n, bench.now())).await;
+    }
+    for n in 0..MORE {
+        bench.put(&known(n, bench.now())).await;
+    }
+    let mut tasks = JoinSet::new();
+    for task in 0..100 {
+        let (store, now) = (Arc::clone(&bench.store), bench.now());
+        tasks.spawn(async move {
+            for n in (MORE + task..MAX_MINTED).step_by(100) {
+                store.put(&known(n, now)).await.expect("put");
+            }
+        });
+    }
+    tasks.join_all().await;
+    assert!(bench.operation(0).await.is_some(), "so many there may be");
+    for n in 0..MORE {
+        bench.put(&known(MAX_MINTED + n, bench.now())).await;
+        assert_eq!(bench.operation(n).await, None, "the oldest made room");
+        assert!(bench.operation(MAX_MINTED + n).await.is_some());
+    }
+    assert!(bench.operation(MORE).await.is_some());
+    bench.put(&samples::operation(MORE, bench.now())).await;
+    bench.put(&known(0, bench.now())).await;
+    assert!(
+        bench.operation(MORE + 1).await.is_some(),
+        "the place of one that is of another kind now is free"
+    );
+    for n in at_upstreams {
+        assert!(bench.operation(n).await.is_some(), "an operation at the upstream stays");
+    }
 }
 
 pub(super) async fn a_forget_ends_what_it_might_match<S: Work>(bench: &Bench<S>) {

@@ -49,7 +49,9 @@ pub(super) async fn a_job_that_is_final_already_is_kept_and_not_handed_out<S: Wo
     let failed = bench.submit_with(1, born_failed).await;
     assert_eq!(failed.expires_at, Some(bench.bounds().expires_at));
     assert_eq!(bench.job(&failed.id).await, failed);
-    assert_eq!(bench.input(&failed.id).await, Some(samples::input(1)), "for another attempt");
+    assert_eq!(bench.input(&failed.id).await, None, "only its result is kept");
+    assert_eq!(bench.retry(&failed.id).await, Some(failed.clone()), "so it stays as it is");
+    assert_eq!(bench.job(&failed.id).await, failed);
     assert!(bench.try_claim().await.is_none());
     let mut known = samples::job(2, bench.now());
     born_failed(&mut known);
