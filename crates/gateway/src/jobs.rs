@@ -201,3 +201,38 @@ impl Told {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+
+    use nevertwice_domain::clock::ManualClock;
+    use nevertwice_store::work::memory::WorkInMemory;
+
+    use super::*;
+    use crate::metrics::Metrics;
+
+    #[tokio::test]
+    async fn a_job_that_does_not_end_is_there_for_a_week_at_least() {
+        const DAY: u64 = 86_400_000;
+        let now = Millis(1_000_000);
+        for (days, week) in [(1, 7), (30, 30)] {
+            let rules = Rules {
+                input_max_bytes: 1,
+                result_max_bytes: 1,
+                max_queued: 1,
+                retention: Duration::from_millis(days * DAY),
+                max_attempts: 1,
+                retry_first: Duration::ZERO,
+                retry_max: Duration::ZERO,
+                webhooks: None,
+            };
+            let store = Arc::new(WorkInMemory::new(Arc::new(ManualClock::at(now))));
+            let metrics = Metrics::new(false).jobs(iter::empty());
+            let jobs = Jobs::new(store, rules, String::new(), 1, None, metrics);
+            assert_eq!(jobs.bounds(now, JobStatus::Queued).expires_at, now.plus_ms(week * DAY));
+            assert_eq!(jobs.bounds(now, JobStatus::Failed).expires_at, now.plus_ms(days * DAY));
+            assert_eq!(jobs.expires_at(now), now.plus_ms(days * DAY));
+        }
+    }
+}

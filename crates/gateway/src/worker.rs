@@ -346,3 +346,32 @@ async fn holding<T>(store: &dyn JobStore, claim: &Claim, task: impl Future<Outpu
         never = renewing => never,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use nevertwice_domain::clock::{ManualClock, Millis};
+    use nevertwice_store::work::JobBounds;
+    use nevertwice_store::work::memory::WorkInMemory;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_claim_does_not_lapse_while_a_result_is_on_its_way() {
+        let clock = Arc::new(ManualClock::at(Millis(1_000_000)));
+        let store = WorkInMemory::new(Arc::clone(&clock) as _);
+        let job = Job { status: JobStatus::Queued, ..verdict::sample(0) };
+        let upstream = job.upstream.clone();
+        let bounds = JobBounds { max_queued: 1, expires_at: Millis(i64::MAX) };
+        assert!(store.submit(job, Bytes::from_static(b"x"), None, &bounds).await.is_ok());
+        let Ok(Some(claim)) = store.claim(&upstream, Duration::ZERO).await else { unreachable!() };
+        // nearly its life, so much again while it is settled
+        let most = CLAIM_LIFE.as_millis() as i64 - 1000;
+        clock.advance_ms(most);
+        holding(&store, &claim, tokio::time::sleep(3 * PAUSE)).await;
+        clock.advance_ms(most);
+        assert!(matches!(store.claim(&upstream, Duration::ZERO).await, Ok(None)));
+        let end = JobEnd::Again { error: None, not_before: Millis(0) };
+        assert!(matches!(store.settle_job(&claim, end).await, Ok(true)));
+    }
+}

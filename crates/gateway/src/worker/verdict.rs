@@ -141,13 +141,47 @@ pub(super) fn interrupted() -> JobError {
     }
 }
 
+/// A job of so many attempts.
 #[cfg(test)]
-mod tests {
+pub(super) fn sample(attempts: u32) -> Job {
     use nevertwice_domain::fingerprint::Fingerprint;
     use nevertwice_domain::job::{JobId, JobRequest};
-    use nevertwice_domain::status::RefusalStatus;
     use nevertwice_domain::tenant::{TenantId, UpstreamName};
 
+    const NOW: Millis = Millis(1_000_000);
+    let request = JobRequest {
+        path: "/x".into(),
+        fields: Vec::new(),
+        bytes: 1,
+        digest: Fingerprint::from_bytes([0; 32]),
+        document: None,
+    };
+    Job {
+        id: JobId::new(NOW, [1; 10]),
+        tenant: TenantId::anonymous(),
+        upstream: UpstreamName::new("ocr").unwrap_or_else(|e| unreachable!("{e}")),
+        request,
+        key: None,
+        status: JobStatus::Running,
+        created_at: NOW,
+        started_at: None,
+        finished_at: None,
+        expires_at: None,
+        attempts,
+        not_before: None,
+        sent: false,
+        cancel: false,
+        error: None,
+        result: None,
+        webhook: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nevertwice_domain::status::RefusalStatus;
+
+    use super::sample as job;
     use super::*;
 
     const NOW: Millis = Millis(1_000_000);
@@ -162,35 +196,6 @@ mod tests {
             retry_first: Duration::from_secs(1),
             retry_max: Duration::from_secs(10),
             webhooks: None,
-        }
-    }
-
-    fn job(attempts: u32) -> Job {
-        let request = JobRequest {
-            path: "/x".into(),
-            fields: Vec::new(),
-            bytes: 1,
-            digest: Fingerprint::from_bytes([0; 32]),
-            document: None,
-        };
-        Job {
-            id: JobId::new(NOW, [1; 10]),
-            tenant: TenantId::anonymous(),
-            upstream: UpstreamName::new("ocr").unwrap_or_else(|e| unreachable!("{e}")),
-            request,
-            key: None,
-            status: JobStatus::Running,
-            created_at: NOW,
-            started_at: None,
-            finished_at: None,
-            expires_at: None,
-            attempts,
-            not_before: None,
-            sent: false,
-            cancel: false,
-            error: None,
-            result: None,
-            webhook: None,
         }
     }
 
