@@ -4,6 +4,7 @@
 mod adapters;
 mod fleet;
 mod kills;
+mod shares;
 mod webhooks;
 
 use std::time::Duration;
@@ -286,7 +287,7 @@ async fn transient_failures_are_tried_again_and_others_are_not() {
     upstream.by(|_, n| match n {
         1 => Reply::status(503).body("busy"),
         2 => Reply::status(429).header("Retry-After", "1").body("slow down"),
-        3 => Reply::hang_up(),
+        3 => Reply::status(408),
         _ => accepted(),
     });
     let job = end(&gateway, &id(&hand(&gateway, JOB, &DOC).send().await)).await;
@@ -332,18 +333,32 @@ async fn transient_failures_are_tried_again_and_others_are_not() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_does_not_answer_in_time_is_tried_again_and_then_told() {
+async fn a_call_that_may_have_been_processed_is_not_repeated_by_itself() {
     let upstream = Upstream::start().await;
-    let slots = [("TOP", "jobs:\n  max_attempts: 2\n  retry_first_ms: 10"), ("UPSTREAM", "timeout_ms: 200")];
+    let slots = [("TOP", "jobs:\n  retry_first_ms: 10"), ("UPSTREAM", "timeout_ms: 200")];
     let gateway = Gateway::with(&upstream.url(), &slots).await;
-    upstream.always(Reply::stall());
-    let job = end(&gateway, &id(&hand(&gateway, JOB, &DOC).send().await)).await;
-    assert_eq!(
-        (&job["error"]["code"], &job["attempts"], &job["error"]["retryable"]),
-        (&json!("UPSTREAM_TIMEOUT"), &json!(2), &json!(true)),
-        "{job}"
-    );
-    assert_eq!((upstream.calls(), attempts(&gateway.audit())), (2, 2));
+    for (n, (code, reply)) in (1..).zip([
+        ("UPSTREAM_TIMEOUT", Reply::stall()),
+        ("UPSTREAM_CLOSED", Reply::hang_up()),
+        ("UPSTREAM_MALFORMED", Reply::raw("what is this\r\n\r\n")),
+    ]) {
+        upstream.always(reply);
+        let document = random_document(n, 900);
+        let first = id(&hand(&gateway, JOB, &document).header("Idempotency-Key", code).send().await);
+        let job = end(&gateway, &first).await;
+        assert_eq!(
+            (&job["error"]["code"], &job["attempts"], &job["error"]["retryable"]),
+            (&json!(code), &json!(1), &json!(true)),
+            "{job}"
+        );
+        assert_eq!((upstream.calls(), attempts(&gateway.audit())), (2 * n - 1, 2 * n - 1));
+        // its owner's decision
+        upstream.always(accepted());
+        let second = id(&hand(&gateway, JOB, &document).header("Idempotency-Key", code).send().await);
+        assert_ne!(first, second);
+        assert_eq!(end(&gateway, &second).await["status"], "succeeded");
+        assert_eq!((upstream.calls(), attempts(&gateway.audit())), (2 * n, 2 * n));
+    }
 }
 
 #[tokio::test]

@@ -126,7 +126,8 @@ block! {
         result_max_bytes: Whole,
         /// The most jobs of one upstream that wait; more are answered 503.
         max_queued: Whole,
-        /// How long a job can be asked for after it came to its end, in seconds.
+        /// How long a job can be asked for after it came to its end, in seconds. One that never does is kept so long from its submit, and 7 days at
+        /// least.
         retention_s: Whole,
         /// The most calls of the upstream for one job. Another one follows only where the last may end otherwise the next time.
         max_attempts: Whole,

@@ -59,7 +59,8 @@ pub(crate) async fn outcome(
         Begun::Answered(answer) => Ok(answer),
         Begun::At(address, head) => {
             let pause = pause(call, unattended::retry_after(&head));
-            let poll = Poll { gateway, call, place, address, until, state_of };
+            let uploaded = record.uploaded();
+            let poll = Poll { gateway, call, place, address, until, state_of, uploaded };
             let began = Instant::now();
             let outcome = poll.to_the_end(pause, record).await;
             record.upstream_wait += began.elapsed();
@@ -80,6 +81,8 @@ struct Poll<'a> {
     address: Address,
     until: Instant,
     state_of: StateOf,
+    /// Whether the submit took the whole document up. Else its outcome says nothing of the document.
+    uploaded: bool,
 }
 
 impl Poll<'_> {
@@ -150,9 +153,12 @@ impl Poll<'_> {
         }
         match (self.state_of)(&body) {
             Some(State::Running) => Ok(Polled::GoesOn(asked)),
+            Some(State::Succeeded) if !self.uploaded => over(Meaning::Nothing, body),
             Some(State::Succeeded) => over(Meaning::Accepted, body),
             Some(State::Ended) => over(Meaning::NotRecorded(NotRecorded::Rule), body),
-            Some(State::Failed) if incomplete => over(Meaning::NotRecorded(NotRecorded::Incomplete), body),
+            Some(State::Failed) if incomplete || !self.uploaded => {
+                over(Meaning::NotRecorded(NotRecorded::Incomplete), body)
+            }
             Some(State::Failed) => {
                 let meaning =
                     judge::failed_operation(self.gateway, self.call, &head.headers, &body, at).await;

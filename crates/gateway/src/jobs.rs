@@ -1,9 +1,11 @@
 //! Jobs in this process: the store that has them all, who waits for their ends, and the memory that inputs and results may take.
 
 mod room;
+mod seldom;
+mod shares;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nevertwice_config::checked::Jobs as Rules;
 use nevertwice_domain::clock::Millis;
@@ -13,19 +15,19 @@ use nevertwice_store::StoreError;
 use nevertwice_store::work::{JobBounds, JobStore};
 use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
 
-use crate::lock::Lock;
 use crate::metrics::JobMetrics;
 use crate::webhook::Webhooks;
 
 pub(crate) use room::Room;
+pub(crate) use seldom::Seldom;
+pub(crate) use shares::Shares;
 
 /// Requests that wait for the end of a job at once; what is beyond is answered at once.
 const WAITERS: usize = 1024;
 /// Ends that are told at once; whoever misses one looks into the store, as for an end in another process.
 const TOLD: usize = 1024;
-
-/// How often trouble of the store is told at most.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+/// A job that does not come to its end is kept so long at least, however soon ended ones are removed.
+const UNENDED_LIFE: Duration = Duration::from_secs(7 * 86_400);
 
 /// See the module.
 pub(crate) struct Jobs {
@@ -35,17 +37,16 @@ pub(crate) struct Jobs {
     pub(crate) base: String,
     /// For inputs on their way to the store.
     pub(crate) submitted: Room,
-    /// For inputs in the hands of workers.
-    pub(crate) inputs: Room,
     /// For results on their way to the store.
     pub(crate) results: Room,
     /// For results on their way to clients.
     pub(crate) fetched: Room,
+    /// What each of those is a quarter of.
+    memory: u64,
     ended: broadcast::Sender<JobId>,
     given_up: broadcast::Sender<JobId>,
     waiting: Semaphore,
-    /// When trouble of the store was last told.
-    told: Lock<Option<Instant>>,
+    store_trouble: Seldom,
     webhooks: Option<Webhooks>,
     metrics: JobMetrics,
 }
@@ -59,19 +60,20 @@ impl Jobs {
         webhooks: Option<Webhooks>,
         metrics: JobMetrics,
     ) -> Self {
-        let room = |longest: u64| Room::new((memory / 4).max(longest));
+        let quarter = |longest: u64| Room::new((memory / 4).max(longest));
         Self {
             store,
             base,
-            submitted: room(rules.input_max_bytes),
-            inputs: room(rules.input_max_bytes),
-            results: room(rules.result_max_bytes),
-            fetched: room(rules.result_max_bytes),
+            submitted: quarter(rules.input_max_bytes),
+            results: quarter(rules.result_max_bytes),
+            // so that a tenant's half has room for the longest
+            fetched: quarter(rules.result_max_bytes.saturating_mul(2)),
+            memory,
             rules,
             ended: broadcast::Sender::new(TOLD),
             given_up: broadcast::Sender::new(TOLD),
             waiting: Semaphore::new(WAITERS),
-            told: Lock::default(),
+            store_trouble: Seldom::default(),
             webhooks,
             metrics,
         }
@@ -79,22 +81,30 @@ impl Jobs {
 
     /// Says in the log that the store failed, once in ten seconds: a store that is away fails every request and every worker.
     pub(crate) fn store_failed(&self, what: &'static str, error: &StoreError) {
-        let now = Instant::now();
-        let mut told = self.told.hold();
-        if told.is_none_or(|at| now.duration_since(at) >= TELL_EVERY) {
-            *told = Some(now);
+        if self.store_trouble.is_due() {
             tracing::warn!(what, %error, "the store of jobs failed");
         }
     }
 
-    /// When a job that ends now is removed.
-    pub(crate) fn expires_at(&self, now: Millis) -> Millis {
-        now.plus_ms(u64::try_from(self.rules.retention.as_millis()).unwrap_or(u64::MAX))
+    /// The memory for inputs in the hands of the workers of one of so many upstreams. Each has its own, so that one that is slow does
+    /// not stop the jobs of others.
+    pub(crate) fn inputs_of_one(&self, upstreams: usize) -> Room {
+        let share = self.memory / 4 / u64::try_from(upstreams).unwrap_or(u64::MAX).max(1);
+        Room::new(share.max(self.rules.input_max_bytes))
     }
 
-    /// The bounds of one that is submitted now.
-    pub(crate) fn bounds(&self, now: Millis) -> JobBounds {
-        JobBounds { max_queued: self.rules.max_queued, expires_at: self.expires_at(now) }
+    /// When a job that ends now is removed.
+    pub(crate) fn expires_at(&self, now: Millis) -> Millis {
+        after(now, self.rules.retention)
+    }
+
+    /// The bounds of one that is submitted now, as this.
+    pub(crate) fn bounds(&self, now: Millis, status: JobStatus) -> JobBounds {
+        let expires_at = match status.is_final() {
+            true => self.expires_at(now),
+            false => after(now, self.rules.retention.max(UNENDED_LIFE)),
+        };
+        JobBounds { max_queued: self.rules.max_queued, expires_at }
     }
 
     /// A job has come to its end, by this process's doing: whoever waits for it is told.
@@ -114,7 +124,7 @@ impl Jobs {
                 Ok(None) => {}
                 Err(error) => {
                     self.store_failed("a job could not be read, its webhook is not called", &error);
-                    webhooks.lost();
+                    webhooks.lost("the job could not be read");
                 }
             }
         }
@@ -171,6 +181,10 @@ impl Jobs {
     }
 }
 
+fn after(now: Millis, time: Duration) -> Millis {
+    now.plus_ms(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}
+
 /// News of jobs.
 pub(crate) struct Told(broadcast::Receiver<JobId>);
 
@@ -184,6 +198,41 @@ impl Told {
                 Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => return,
                 Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+
+    use nevertwice_domain::clock::ManualClock;
+    use nevertwice_store::work::memory::WorkInMemory;
+
+    use super::*;
+    use crate::metrics::Metrics;
+
+    #[tokio::test]
+    async fn a_job_that_does_not_end_is_there_for_a_week_at_least() {
+        const DAY: u64 = 86_400_000;
+        let now = Millis(1_000_000);
+        for (days, week) in [(1, 7), (30, 30)] {
+            let rules = Rules {
+                input_max_bytes: 1,
+                result_max_bytes: 1,
+                max_queued: 1,
+                retention: Duration::from_millis(days * DAY),
+                max_attempts: 1,
+                retry_first: Duration::ZERO,
+                retry_max: Duration::ZERO,
+                webhooks: None,
+            };
+            let store = Arc::new(WorkInMemory::new(Arc::new(ManualClock::at(now))));
+            let metrics = Metrics::new(false).jobs(iter::empty());
+            let jobs = Jobs::new(store, rules, String::new(), 1, None, metrics);
+            assert_eq!(jobs.bounds(now, JobStatus::Queued).expires_at, now.plus_ms(week * DAY));
+            assert_eq!(jobs.bounds(now, JobStatus::Failed).expires_at, now.plus_ms(days * DAY));
+            assert_eq!(jobs.expires_at(now), now.plus_ms(days * DAY));
         }
     }
 }

@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 use crate::facade::jobs::shape;
+use crate::jobs::{Seldom, Shares};
 use crate::metrics::{Metrics, WebhookMetrics};
 use crate::serve::Stop;
 use crate::tls;
@@ -26,8 +27,12 @@ use signature::Signer;
 
 /// Webhooks that wait or are called, at most; what is beyond is dropped and counted.
 const WAITING: usize = 1024;
+/// Of those, one tenant's.
+const WAITING_OF_ONE: usize = WAITING / 8;
 /// Calls at once.
 const AT_ONCE: usize = 16;
+/// Of those, one tenant's.
+const AT_ONCE_OF_ONE: usize = AT_ONCE / 4;
 /// Calls of one webhook at most.
 const ATTEMPTS: u32 = 8;
 /// How long one call may take.
@@ -43,6 +48,9 @@ const URL_MAX: usize = 2048;
 pub(crate) struct Webhooks {
     pub(crate) allow_private: bool,
     waiting: Arc<Semaphore>,
+    waiting_of: Shares,
+    at_once_of: Shares,
+    trouble: Seldom,
     tracker: TaskTracker,
     stop: Stop,
     caller: Arc<Caller>,
@@ -106,6 +114,9 @@ impl Webhooks {
         Ok(Self {
             allow_private: rules.allow_private,
             waiting: Arc::new(Semaphore::new(WAITING)),
+            waiting_of: Shares::new(WAITING_OF_ONE),
+            at_once_of: Shares::new(AT_ONCE_OF_ONE),
+            trouble: Seldom::default(),
             tracker,
             stop,
             caller: Arc::new(caller),
@@ -115,31 +126,38 @@ impl Webhooks {
     /// Tells the end of a job, beside the worker.
     pub(crate) fn send(&self, job: &Job, base: &str) {
         let Some(url) = &job.webhook else { return };
-        let (Ok(place), Ok(to)) =
-            (Arc::clone(&self.waiting).try_acquire_owned(), check(url, self.allow_private))
-        else {
-            return self.lost();
+        let Ok(to) = check(url, self.allow_private) else { return self.lost("its address cannot be called") };
+        let Ok(of_tenant) = self.waiting_of.of(&job.tenant).try_acquire_owned() else {
+            return self.lost("too many of its tenant wait");
+        };
+        let Ok(place) = Arc::clone(&self.waiting).try_acquire_owned() else {
+            return self.lost("too many wait");
         };
         let (caller, stop, id) = (Arc::clone(&self.caller), self.stop.clone(), job.id.to_string());
-        let body = Bytes::from(shape::job(job, base).to_string());
+        let (body, turns) = (Bytes::from(shape::job(job, base).to_string()), self.at_once_of.of(&job.tenant));
         self.tracker.spawn(async move {
-            let _place = place;
-            stop.cut.run_until_cancelled(caller.deliver(&to, &id, &body, &stop)).await;
+            let _places = (of_tenant, place);
+            stop.cut.run_until_cancelled(caller.deliver(&to, &id, &body, &turns, &stop)).await;
         });
     }
 
     /// One is not called.
-    pub(crate) fn lost(&self) {
+    pub(crate) fn lost(&self, reason: &'static str) {
         self.caller.metrics.dropped.inc();
+        if self.trouble.is_due() {
+            tracing::warn!(reason, "a webhook is not called; more may not be, and only their number is told");
+        }
     }
 }
 
 impl Caller {
-    async fn deliver(&self, to: &Uri, id: &str, body: &Bytes, stop: &Stop) {
+    /// `turns` are those of the webhook's tenant.
+    async fn deliver(&self, to: &Uri, id: &str, body: &Bytes, turns: &Semaphore, stop: &Stop) {
         let mut pause = FIRST_PAUSE;
         for attempt in 1..=ATTEMPTS {
             let called = {
-                let _turn = self.at_once.acquire().await;
+                // its own first: who waits for its tenant's takes none from others
+                let _turns = (turns.acquire().await, self.at_once.acquire().await);
                 let call = self.call(to, id, body);
                 let called = tokio::time::timeout(CALL_MAX, call).await;
                 called.unwrap_or_else(|_| Err(Failure::Failed("no answer in time".into())))

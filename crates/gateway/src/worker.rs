@@ -13,20 +13,21 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use nevertwice_domain::job::{Job, JobStatus};
 use nevertwice_domain::outcome::{Outcome, OwnCode};
-use nevertwice_store::work::{CLAIM_LIFE, Claim, Held, JobEnd};
+use nevertwice_store::work::{CLAIM_LIFE, Claim, Held, JobEnd, JobStore};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::Shared;
 use crate::audit::Audit;
 use crate::exchange::account::Record;
 use crate::exchange::unattended::{self, Ended};
-use crate::jobs::Jobs;
+use crate::jobs::{Jobs, Room};
+use crate::lock::Lock;
 use crate::upstream::Upstream;
 use verdict::Next;
 
 /// How long a claim waits for a job before it is made anew.
 const CLAIM_WAIT: Duration = Duration::from_secs(10);
-/// After a store that failed.
+/// After a store that failed, a pool that had no place, and while calls could not be accounted for.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How often a claim is renewed.
 const RENEW_EVERY: Duration = Duration::from_secs(5);
@@ -40,23 +41,52 @@ const SETTLE_FOR: Duration = Duration::from_secs(30);
 /// Begins to work for every upstream.
 pub(crate) fn start(gateway: &Arc<Shared>, jobs: &Arc<Jobs>) {
     for upstream in &gateway.upstreams {
-        let claimer = claim(Arc::clone(gateway), Arc::clone(jobs), Arc::clone(upstream));
+        let desk = Arc::new(Desk {
+            inputs: jobs.inputs_of_one(gateway.upstreams.len()),
+            busy_until: Lock::new(Instant::now()),
+        });
+        let claimer = claim(Arc::clone(gateway), Arc::clone(jobs), Arc::clone(upstream), desk);
         gateway.tracker.spawn(claimer);
     }
 }
 
+/// What the workers of one upstream share.
+struct Desk {
+    /// For inputs in their hands.
+    inputs: Room,
+    /// The upstream's pool had no place for a job: none is taken until then.
+    busy_until: Lock<Instant>,
+}
+
+impl Desk {
+    /// Waits until a job may be taken: a call has a place, and what it leaves can be accounted for.
+    async fn opens(&self, gateway: &Shared) {
+        loop {
+            let (until, now) = (*self.busy_until.hold(), Instant::now());
+            let until = match gateway.audit.as_ref().is_some_and(Audit::must_refuse) {
+                true => until.max(now + PAUSE),
+                false if until <= now => return,
+                false => until,
+            };
+            tokio::time::sleep_until(until.into()).await;
+        }
+    }
+}
+
 /// Takes one upstream's jobs, as long as there are places for workers.
-async fn claim(gateway: Arc<Shared>, jobs: Arc<Jobs>, upstream: Arc<Upstream>) {
+async fn claim(gateway: Arc<Shared>, jobs: Arc<Jobs>, upstream: Arc<Upstream>, desk: Arc<Desk>) {
     let places = Arc::new(Semaphore::new(upstream.pool.limit()));
     let drain = gateway.stop.drain.clone();
     let next = async {
         loop {
             let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+            desk.opens(&gateway).await;
             match jobs.store.claim(upstream.name(), CLAIM_WAIT).await {
                 Ok(None) => {}
                 Ok(Some(claim)) => {
-                    let worker = Worker { gateway: Arc::clone(&gateway), jobs: Arc::clone(&jobs), claim };
-                    gateway.tracker.spawn(worker.run(place));
+                    let (gateway, jobs) = (Arc::clone(&gateway), Arc::clone(&jobs));
+                    let worker = Worker { gateway, jobs, desk: Arc::clone(&desk), claim };
+                    worker.gateway.tracker.clone().spawn(worker.run(place));
                 }
                 Err(error) => {
                     jobs.store_failed("no job could be taken", &error);
@@ -73,6 +103,7 @@ async fn claim(gateway: Arc<Shared>, jobs: Arc<Jobs>, upstream: Arc<Upstream>) {
 struct Worker {
     gateway: Arc<Shared>,
     jobs: Arc<Jobs>,
+    desk: Arc<Desk>,
     claim: Claim,
 }
 
@@ -143,7 +174,7 @@ impl Worker {
     async fn attempt(&self, (sent, refused): (&AtomicBool, &Notify), record: &mut Record) -> Ended {
         let (gateway, jobs, job) = (&self.gateway, &self.jobs, &self.claim.job);
         let Some(tenant) = gateway.tenants.named(&job.tenant) else { return OwnCode::ForbiddenRoute.into() };
-        let room = jobs.inputs.take(job.request.bytes).await;
+        let room = self.desk.inputs.take(job.request.bytes).await;
         let input = match jobs.store.input(&job.id).await {
             Ok(Some(input)) => room.holding(input),
             Ok(None) => return OwnCode::Internal.into(),
@@ -153,6 +184,9 @@ impl Worker {
             }
         };
         let sending = async {
+            if gateway.audit.as_ref().is_some_and(Audit::must_refuse) {
+                return Err(OwnCode::AuditUnavailable.into());
+            }
             match jobs.store.sending(&self.claim).await {
                 Ok(true) => {
                     sent.store(true, Ordering::Relaxed);
@@ -202,6 +236,9 @@ impl Worker {
 
     async fn ended(&self, ended: Ended, sent: bool, mut record: Box<Record>) {
         let status = ended.status();
+        if let Outcome::Own(OwnCode::PoolFull | OwnCode::QueueTimeout) = ended.outcome {
+            *self.desk.busy_until.hold() = Instant::now() + PAUSE;
+        }
         record.ended(ended.outcome, status);
         self.written(record).await;
         let now = self.gateway.clock.now();
@@ -263,26 +300,82 @@ impl Worker {
             JobEnd::Final { status, .. } => Some(*status),
             JobEnd::Again { .. } => None,
         };
-        let until = Instant::now() + SETTLE_FOR;
-        loop {
-            match self.jobs.store.settle_job(&self.claim, end.clone()).await {
-                Ok(true) => break,
-                Ok(false) => {
-                    tracing::warn!(job = %job.id, "a job was settled by somebody else");
-                    return;
-                }
-                Err(error) => {
-                    self.jobs.store_failed("a job could not be settled", &error);
-                    if Instant::now() >= until || self.gateway.stop.cut.is_cancelled() {
-                        return;
-                    }
-                    let _ = self.jobs.store.renew(&self.claim).await;
-                    tokio::time::sleep(PAUSE).await;
-                }
-            }
+        if !holding(&*self.jobs.store, &self.claim, self.settled(end)).await {
+            return;
         }
         if let Some(status) = status {
             self.jobs.tell_end(job.id, &job.upstream, status, job.webhook.is_some()).await;
         }
+    }
+
+    /// Whether it could be settled.
+    async fn settled(&self, end: JobEnd) -> bool {
+        let job: &Job = &self.claim.job;
+        let until = Instant::now() + SETTLE_FOR;
+        loop {
+            match self.jobs.store.settle_job(&self.claim, end.clone()).await {
+                Ok(true) => return true,
+                Ok(false) => {
+                    tracing::warn!(job = %job.id, "a job was settled by somebody else");
+                    return false;
+                }
+                Err(error) => {
+                    self.jobs.store_failed("a job could not be settled", &error);
+                    if Instant::now() >= until || self.gateway.stop.cut.is_cancelled() {
+                        return false;
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// Renews a claim as long as something lasts that is not broken off by what a renewal says.
+async fn holding<T>(store: &dyn JobStore, claim: &Claim, task: impl Future<Output = T>) -> T {
+    let renewing = async {
+        // the last renewal may be some time ago
+        let mut next = PAUSE;
+        loop {
+            tokio::time::sleep(next).await;
+            next = match tokio::time::timeout(RENEW_EVERY, store.renew(claim)).await {
+                Ok(Ok(_)) => RENEW_EVERY,
+                Ok(Err(_)) | Err(_) => PAUSE,
+            };
+        }
+    };
+    tokio::select! {
+        biased;
+        done = task => done,
+        never = renewing => never,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use nevertwice_domain::clock::{ManualClock, Millis};
+    use nevertwice_store::work::JobBounds;
+    use nevertwice_store::work::memory::WorkInMemory;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_claim_does_not_lapse_while_a_result_is_on_its_way() {
+        let clock = Arc::new(ManualClock::at(Millis(1_000_000)));
+        let store = WorkInMemory::new(Arc::clone(&clock) as _);
+        let job = Job { status: JobStatus::Queued, ..verdict::sample(0) };
+        let upstream = job.upstream.clone();
+        let bounds = JobBounds { max_queued: 1, expires_at: Millis(i64::MAX) };
+        assert!(store.submit(job, Bytes::from_static(b"x"), None, &bounds).await.is_ok());
+        let Ok(Some(claim)) = store.claim(&upstream, Duration::ZERO).await else { unreachable!() };
+        // nearly its life, so much again while it is settled
+        let most = CLAIM_LIFE.as_millis() as i64 - 1000;
+        clock.advance_ms(most);
+        holding(&store, &claim, tokio::time::sleep(3 * PAUSE)).await;
+        clock.advance_ms(most);
+        assert!(matches!(store.claim(&upstream, Duration::ZERO).await, Ok(None)));
+        let end = JobEnd::Again { error: None, not_before: Millis(0) };
+        assert!(matches!(store.settle_job(&claim, end).await, Ok(true)));
     }
 }

@@ -13,7 +13,7 @@ async fn azure(di: &AzureDi, more: &str) -> Gateway {
         "- name: di\n  adapter: azure-di\n  base_url: \"{}\"\n  poll_interval_ms: 50\n  negative_cache: {{enabled: true}}\n{more}",
         di.url()
     );
-    let jobs = ("TOP", "jobs:\n  max_attempts: 1");
+    let jobs = ("TOP", "jobs: {}");
     Gateway::start(&Gateway::simple_yaml(&di.url(), &[("UPSTREAMS", &upstream), jobs])).await
 }
 
@@ -120,7 +120,7 @@ async fn an_operation_elsewhere_is_not_followed() {
         )
         .await;
         assert_eq!(job["error"]["code"], "UPSTREAM_MALFORMED", "{template}: {job}");
-        assert_eq!((&job["attempts"], &job["error"]["retryable"]), (&json!(1), &json!(false)));
+        assert_eq!((&job["attempts"], &job["error"]["retryable"]), (&json!(1), &json!(true)));
     }
     assert_eq!((other.connections(), di.polls().len()), (0, 0));
 }
@@ -137,6 +137,31 @@ async fn an_operation_that_does_not_end_is_given_up_in_time() {
         "{job}"
     );
     assert!(di.submits().len() == 1 && !di.polls().is_empty());
+}
+
+#[tokio::test]
+async fn a_submit_that_did_not_take_the_whole_document_teaches_nothing() {
+    let upstream = Upstream::start().await;
+    let di = format!(
+        "- name: di\n  adapter: azure-di\n  base_url: \"{}\"\n  poll_interval_ms: 50\n  negative_cache: {{enabled: true}}",
+        upstream.url()
+    );
+    let gateway = Gateway::start(&Gateway::simple_yaml(&upstream.url(), &[("UPSTREAMS", &di)])).await;
+    let location = format!("{}/operations/1", upstream.url());
+    let failed = json!({ "status": "failed", "error": fault("InvalidRequest", "InvalidContent") });
+    upstream.by_head(move |seen, _| match seen.method.as_str() {
+        "POST" => Reply::status(202).header("Operation-Location", &location).answer_early().close_after(),
+        _ => as_json(200, &failed),
+    });
+    // longer than what two sockets hold, so that it cannot have gone up whole
+    let document = random_document(1, 24 << 20);
+    for submits in 1..=2 {
+        let job = end(&gateway, &id(&hand(&gateway, &analyze(), &document).send().await)).await;
+        assert_eq!((&job["status"], &job["error"]["replayed"]), (&json!("failed"), &json!(false)), "{job}");
+        assert_eq!(job["error"]["code"], "FAILED_HTTP_200", "{job}");
+        assert_eq!(upstream.calls_to("/documentintelligence"), submits);
+    }
+    assert_eq!(gateway.admin_get("/admin/v1/refusals").await.1["items"], json!([]));
 }
 
 /// A GPU server: `POST /ocr` begins a job, `GET /jobs/7` tells of it.

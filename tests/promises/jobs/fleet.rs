@@ -74,8 +74,10 @@ async fn jobs_are_asked_for_anywhere_and_after_restarts() {
 async fn a_dead_replica_s_jobs_are_another_s() {
     let (upstream, redis) = (Upstream::start().await, Redis::start());
     upstream.always(accepted().delay(std::time::Duration::from_millis(50)));
-    let mut a = replica(&upstream, &redis.url(), &JOBS).await;
-    let b = replica(&upstream, &redis.url(), &JOBS).await;
+    // so many jobs can be in the middle of their calls when a replica dies
+    let slots = [JOBS[0], ("UPSTREAM", "pool:\n  max_in_flight: 4")];
+    let mut a = replica(&upstream, &redis.url(), &slots).await;
+    let b = replica(&upstream, &redis.url(), &slots).await;
     let mut jobs = Vec::new();
     for n in 0..60 {
         jobs.push(id(&hand(&a, JOB, &random_document(n, 2000)).send().await));
@@ -88,7 +90,7 @@ async fn a_dead_replica_s_jobs_are_another_s() {
         succeeded += usize::from(job["status"] == "succeeded");
         assert!(job["status"] == "succeeded" || job["error"]["code"] == "INTERRUPTED", "{job}");
     }
-    assert!(succeeded >= 60 - 8 && upstream.calls() <= 60, "{succeeded} of {}", upstream.calls());
+    assert!(succeeded >= 60 - 4 && upstream.calls() <= 60, "{succeeded} of {}", upstream.calls());
 }
 
 #[tokio::test]

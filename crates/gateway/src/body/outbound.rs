@@ -146,6 +146,9 @@ impl Outbound {
     }
 }
 
+/// The longest piece that is handed to a connection at once, in bytes.
+const AT_ONCE: usize = 256 << 10;
+
 type Reading = Pin<Box<dyn Future<Output = io::Result<Option<Bytes>>> + Send>>;
 
 struct HeldBody {
@@ -186,6 +189,8 @@ impl HeldBody {
         };
         Poll::Ready(match result {
             Ok(Some(mut chunk)) => {
+                // a body at hand may be one piece: what counts as sent is what the connection has taken
+                chunk.truncate(AT_ONCE);
                 if let Some(edit) = edit {
                     chunk.truncate(usize::try_from(edit.at - self.at).unwrap_or(usize::MAX));
                 }

@@ -148,7 +148,7 @@ impl Record {
     }
 
     /// Whether the whole request body went up.
-    pub(super) fn uploaded(&self) -> bool {
+    pub(crate) fn uploaded(&self) -> bool {
         self.upload.as_ref().is_none_or(|progress| progress.state().1)
     }
 

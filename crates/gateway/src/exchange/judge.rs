@@ -32,8 +32,8 @@ const SEEN_IN_THE_HEAD: [u16; 2] = [413, 415];
 /// How much is read of a refusal that is longer than what is kept of one, where the profile says what may be left out, in bytes.
 const LONGEST_REFUSAL: u64 = 8 * 1024 * 1024;
 
-/// A result up to this length is read without asking for room.
-const SMALL_RESULT: u64 = 64 << 10;
+/// A result up to this length asks for no room, here or on its way to a client.
+pub(crate) const SMALL_RESULT: u64 = 64 << 10;
 
 /// The longest header value that a replay keeps, in bytes.
 const MAX_FIELD: usize = 4096;

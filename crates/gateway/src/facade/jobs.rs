@@ -20,6 +20,7 @@ use nevertwice_store::work::{JobQuery, Submitted};
 use crate::Shared;
 use crate::exchange::account::Record;
 use crate::exchange::identify::Tenant;
+use crate::exchange::judge::SMALL_RESULT;
 use crate::exchange::reply::{self, Reply};
 use crate::exchange::{Rejection, plan, submit};
 use crate::jobs::Jobs;
@@ -160,7 +161,8 @@ impl Api<'_> {
             webhook,
         };
         let body = result.map(|(_, body)| body);
-        let submitted = jobs.store.submit(job, input, body, &jobs.bounds(now)).await;
+        let bounds = jobs.bounds(now, job.status);
+        let submitted = jobs.store.submit(job, input, body, &bounds).await;
         drop(room);
         let (job, same) = match submitted.map_err(|error| self.unavailable(&error))? {
             Submitted::New(job) => (job, false),
@@ -246,8 +248,15 @@ impl Api<'_> {
         }
         let facts = job.result.ok_or(OwnCode::NoResult)?;
         let status = StatusCode::from_u16(facts.status).map_err(|_| OwnCode::NoResult)?;
-        let room = tokio::time::timeout(ROOM_WAIT, self.jobs.fetched.take(facts.bytes)).await;
-        let room = room.map_err(|_| Rejection::from(OwnCode::StoreUnavailable).again_in(1))?;
+        let room = match facts.bytes {
+            // however many long ones are on their way to clients that read slowly
+            ..=SMALL_RESULT => None,
+            bytes => {
+                let room = self.jobs.fetched.take_for(&self.tenant.id, bytes);
+                let room = tokio::time::timeout(ROOM_WAIT, room).await;
+                Some(room.map_err(|_| Rejection::from(OwnCode::StoreUnavailable).again_in(1))?)
+            }
+        };
         let body = self.jobs.store.result(&id).await.map_err(|error| self.unavailable(&error))?;
         let mut fields = HeaderMap::new();
         for field in facts.fields {
@@ -255,7 +264,11 @@ impl Api<'_> {
             let value = HeaderValue::from_maybe_shared(field.value).ok();
             fields.extend(name.zip(value));
         }
-        let body = room.holding(body.ok_or(OwnCode::NoResult)?);
+        let body = body.ok_or(OwnCode::NoResult)?;
+        let body = match room {
+            Some(room) => room.holding(body),
+            None => body,
+        };
         Ok(Answer { outcome: Outcome::Ok, status, fields, body })
     }
 

@@ -16,6 +16,11 @@ use crate::facade::jobs::shape;
 const HEEDED: Duration = Duration::from_secs(3600);
 /// How soon a job is tried again whose call could not even begin.
 const SOON: Duration = Duration::from_secs(1);
+/// How long a job is left to others by a worker that does not know its tenant, or not its right or its path: while a fleet takes over
+/// a new configuration, another one may.
+const ELSEWHERE: Duration = Duration::from_secs(30);
+/// A job that is older than this and that a worker does not know is one that nobody knows.
+const KNOWN_BY: Duration = Duration::from_secs(600);
 
 /// What becomes of the job.
 #[derive(Debug, PartialEq)]
@@ -33,7 +38,7 @@ pub(super) fn next(job: &Job, ended: Ended, sent: bool, rules: &Rules, now: Mill
     if outcome == Outcome::Ok && status.is_some_and(|status| (200..300).contains(&status)) {
         return Next::Over { status: JobStatus::Succeeded, error: None, result: answer };
     }
-    let transient = !verdict && is_transient(outcome);
+    let again = if verdict { Again::No } else { again(outcome, sent) };
     let error = JobError {
         code: match (outcome, status) {
             // nobody is there who would follow
@@ -46,14 +51,21 @@ pub(super) fn next(job: &Job, ended: Ended, sent: bool, rules: &Rules, now: Mill
             (None, _) => String::new(),
         },
         upstream_status: status,
-        retryable: transient || (outcome == Outcome::FailedOperation && !verdict),
+        retryable: again != Again::No,
         replayed: matches!(outcome, Outcome::Replayed(_) | Outcome::Held(_)),
         verdict,
     };
     let later = |wait: Duration| now.plus_ms(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
     match outcome {
         Outcome::Held(_) => Next::Again { error: Some(error), not_before: later(wait.unwrap_or(SOON)) },
-        _ if !transient => Next::Over { status: JobStatus::Failed, error: Some(error), result: answer },
+        Outcome::Own(OwnCode::NoRoute | OwnCode::ForbiddenRoute)
+            if !sent && u128::from(now.since_ms(job.created_at)) < KNOWN_BY.as_millis() =>
+        {
+            Next::Again { error: Some(error), not_before: later(ELSEWHERE) }
+        }
+        _ if again != Again::ByItself => {
+            Next::Over { status: JobStatus::Failed, error: Some(error), result: answer }
+        }
         // nothing of the job's has been used up
         _ if !sent => {
             Next::Again { error: job.error.clone(), not_before: later(wait.unwrap_or(SOON).min(HEEDED)) }
@@ -69,26 +81,44 @@ pub(super) fn next(job: &Job, ended: Ended, sent: bool, rules: &Rules, now: Mill
     }
 }
 
-/// Whether another attempt may well end otherwise, and is made by itself.
-fn is_transient(outcome: Outcome) -> bool {
+/// Whether another attempt may well end otherwise, and who decides on it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Again {
+    /// It is made by itself: the upstream has not done the work, or has said that it could not.
+    ByItself,
+    /// The upstream may have done the work: the job's owner or an operator decides.
+    WhenAsked,
+    /// It would end alike.
+    No,
+}
+
+fn again(outcome: Outcome, sent: bool) -> Again {
     match outcome {
-        Outcome::Upstream(status) => {
-            status.is_server_error()
-                || [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status)
+        Outcome::Upstream(status)
+            if status.is_server_error()
+                || [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status) =>
+        {
+            Again::ByItself
         }
-        Outcome::Held(_) => true,
-        Outcome::Own(code) => matches!(
-            code,
-            OwnCode::UpstreamUnreachable
-                | OwnCode::UpstreamClosed
-                | OwnCode::UpstreamTimeout
-                | OwnCode::PoolFull
-                | OwnCode::QueueTimeout
-                | OwnCode::StoreUnavailable
-                | OwnCode::SpillFailed
-                | OwnCode::Draining
-        ),
-        Outcome::Ok | Outcome::FailedOperation | Outcome::Replayed(_) => false,
+        Outcome::Held(_) | Outcome::Own(OwnCode::UpstreamUnreachable) => Again::ByItself,
+        Outcome::FailedOperation => Again::WhenAsked,
+        Outcome::Own(OwnCode::UpstreamClosed | OwnCode::UpstreamTimeout | OwnCode::UpstreamMalformed)
+            if sent =>
+        {
+            Again::WhenAsked
+        }
+        Outcome::Own(
+            OwnCode::PoolFull
+            | OwnCode::QueueTimeout
+            | OwnCode::StoreUnavailable
+            | OwnCode::SpillFailed
+            | OwnCode::AuditUnavailable
+            | OwnCode::Draining,
+        ) => match sent {
+            true => Again::WhenAsked,
+            false => Again::ByItself,
+        },
+        Outcome::Own(_) | Outcome::Upstream(_) | Outcome::Ok | Outcome::Replayed(_) => Again::No,
     }
 }
 
@@ -111,13 +141,47 @@ pub(super) fn interrupted() -> JobError {
     }
 }
 
+/// A job of so many attempts.
 #[cfg(test)]
-mod tests {
+pub(super) fn sample(attempts: u32) -> Job {
     use nevertwice_domain::fingerprint::Fingerprint;
     use nevertwice_domain::job::{JobId, JobRequest};
-    use nevertwice_domain::status::RefusalStatus;
     use nevertwice_domain::tenant::{TenantId, UpstreamName};
 
+    const NOW: Millis = Millis(1_000_000);
+    let request = JobRequest {
+        path: "/x".into(),
+        fields: Vec::new(),
+        bytes: 1,
+        digest: Fingerprint::from_bytes([0; 32]),
+        document: None,
+    };
+    Job {
+        id: JobId::new(NOW, [1; 10]),
+        tenant: TenantId::anonymous(),
+        upstream: UpstreamName::new("ocr").unwrap_or_else(|e| unreachable!("{e}")),
+        request,
+        key: None,
+        status: JobStatus::Running,
+        created_at: NOW,
+        started_at: None,
+        finished_at: None,
+        expires_at: None,
+        attempts,
+        not_before: None,
+        sent: false,
+        cancel: false,
+        error: None,
+        result: None,
+        webhook: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nevertwice_domain::status::RefusalStatus;
+
+    use super::sample as job;
     use super::*;
 
     const NOW: Millis = Millis(1_000_000);
@@ -132,35 +196,6 @@ mod tests {
             retry_first: Duration::from_secs(1),
             retry_max: Duration::from_secs(10),
             webhooks: None,
-        }
-    }
-
-    fn job(attempts: u32) -> Job {
-        let request = JobRequest {
-            path: "/x".into(),
-            fields: Vec::new(),
-            bytes: 1,
-            digest: Fingerprint::from_bytes([0; 32]),
-            document: None,
-        };
-        Job {
-            id: JobId::new(NOW, [1; 10]),
-            tenant: TenantId::anonymous(),
-            upstream: UpstreamName::new("ocr").unwrap_or_else(|e| unreachable!("{e}")),
-            request,
-            key: None,
-            status: JobStatus::Running,
-            created_at: NOW,
-            started_at: None,
-            finished_at: None,
-            expires_at: None,
-            attempts,
-            not_before: None,
-            sent: false,
-            cancel: false,
-            error: None,
-            result: None,
-            webhook: None,
         }
     }
 
@@ -190,9 +225,7 @@ mod tests {
             assert_eq!(again(1, answered(status, None), true), Some(2000), "{status}");
             assert_eq!(again(2, answered(status, None), true), None, "{status}");
         }
-        for code in [OwnCode::UpstreamUnreachable, OwnCode::UpstreamClosed, OwnCode::UpstreamTimeout] {
-            assert_eq!(again(0, code.into(), true), Some(1000));
-        }
+        assert_eq!(again(0, OwnCode::UpstreamUnreachable.into(), true), Some(1000));
         assert_eq!(again(0, answered(503, Some(7)), true), Some(7000));
         assert_eq!(again(0, answered(503, Some(u64::MAX)), true), Some(3_600_000));
         assert_eq!(back_off(&rules(), 60, 0.0), Duration::from_secs(10));
@@ -204,8 +237,7 @@ mod tests {
         for status in [200, 204, 301, 400, 401, 403, 404, 409, 413, 422] {
             assert_eq!(again(0, answered(status, None), true), None, "{status}");
         }
-        for code in [OwnCode::UpstreamMalformed, OwnCode::ResultTooLarge, OwnCode::Internal, OwnCode::NoRoute]
-        {
+        for code in [OwnCode::UpstreamMalformed, OwnCode::ResultTooLarge, OwnCode::Internal] {
             assert_eq!(again(0, code.into(), false), None);
         }
         // a verdict on the document is one whatever its status
@@ -213,8 +245,41 @@ mod tests {
     }
 
     #[test]
+    fn what_may_have_been_processed_is_tried_again_by_its_owner_alone() {
+        for code in [
+            OwnCode::UpstreamClosed,
+            OwnCode::UpstreamTimeout,
+            OwnCode::UpstreamMalformed,
+            OwnCode::SpillFailed,
+            OwnCode::StoreUnavailable,
+        ] {
+            let Next::Over { status: JobStatus::Failed, error: Some(error), result: None } =
+                next(&job(0), code.into(), true, &rules(), NOW, 0.0)
+            else {
+                unreachable!("{code:?}")
+            };
+            assert!(error.retryable && !error.verdict && error.code == code.name(), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_job_that_a_worker_does_not_know_is_left_to_others_for_a_while() {
+        for code in [OwnCode::NoRoute, OwnCode::ForbiddenRoute] {
+            assert_eq!(again(99, code.into(), false), Some(30_000));
+            let later = |ms: u64| next(&job(0), code.into(), false, &rules(), NOW.plus_ms(ms), 0.0);
+            assert!(matches!(later(599_999), Next::Again { error: Some(_), .. }));
+            let Next::Over { status: JobStatus::Failed, error: Some(error), .. } = later(600_000) else {
+                unreachable!("{code:?}")
+            };
+            assert!(!error.retryable, "{error:?}");
+        }
+    }
+
+    #[test]
     fn a_call_that_did_not_begin_uses_nothing_up() {
-        for code in [OwnCode::PoolFull, OwnCode::QueueTimeout, OwnCode::StoreUnavailable] {
+        for code in
+            [OwnCode::PoolFull, OwnCode::QueueTimeout, OwnCode::StoreUnavailable, OwnCode::AuditUnavailable]
+        {
             assert_eq!(again(99, code.into(), false), Some(1000));
         }
         let held = Ended {

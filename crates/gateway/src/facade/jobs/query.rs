@@ -8,6 +8,9 @@ use nevertwice_domain::tenant::UpstreamName;
 
 use crate::exchange::Rejection;
 
+/// More parameters than there are names for; so many are not looked at.
+const PAIRS_MAX: usize = 8;
+
 /// Names and values, each name once.
 pub(super) struct Query(Vec<(String, String)>);
 
@@ -19,6 +22,9 @@ impl Query {
     pub(super) fn of(query: Option<&str>) -> Result<Self, Rejection> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         for (name, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+            if pairs.len() == PAIRS_MAX {
+                return Err(wrong("there are more than 8 query parameters"));
+            }
             if pairs.iter().any(|(known, _)| **known == *name) {
                 return Err(wrong("a query parameter is there twice"));
             }
@@ -64,5 +70,18 @@ impl Query {
     pub(super) fn cursor(&self, name: &str) -> Result<Option<JobId>, Rejection> {
         let Some(text) = self.get(name) else { return Ok(None) };
         text.parse().map(Some).map_err(|_| wrong("cursor is the next_cursor of the page before"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_has_few_parameters_and_each_once() {
+        let of = |n: usize| (0..n).map(|i| format!("p{i}=1")).collect::<Vec<_>>().join("&");
+        assert!(Query::of(Some(&of(8))).is_ok_and(|query| query.0.len() == 8));
+        assert!(Query::of(Some(&of(9))).is_err() && Query::of(Some(&of(100_000))).is_err());
+        assert!(Query::of(Some("a=1&a=2")).is_err() && Query::of(None).is_ok());
     }
 }
