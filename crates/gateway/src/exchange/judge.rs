@@ -267,9 +267,20 @@ pub(crate) async fn failed_operation(
     let asked = Request::of(call);
     let reference = reference(&asked, &guarded.profile, at + guard.rules.judge_wait).await;
     let request = RequestFacts { phase: Phase::Poll, reference, ..facts(&asked) };
+    of_failed(guard, &guarded.profile, &request, headers, body)
+}
+
+/// What a failed operation says of its document, by this profile.
+pub(super) fn of_failed(
+    guard: &UpstreamGuard,
+    profile: &Profile,
+    request: &RequestFacts,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Meaning {
     // a `Retry-After` on a poll speaks of the next poll, and `no-store` of this answer: the operation is over, so neither counts
     let answer = profile::Answer { status: StatusCode::OK, headers, body };
-    match guarded.profile.judge(&request, &answer, &guard.terms()) {
+    match profile.judge(request, &answer, &guard.terms()) {
         Judgement::Verdict(verdict) => Meaning::Verdict(RefusalStatus::failed_operation(), verdict),
         // failed, and no shape of the profile says so
         Judgement::Accepted => Meaning::NotRecorded(NotRecorded::Unclassified),

@@ -18,8 +18,7 @@ use nevertwice_domain::entry::Entry;
 use nevertwice_domain::fingerprint::Fingerprint;
 use nevertwice_domain::operation::{self, Operation, OperationId, Pending, State, Whereabouts, path};
 use nevertwice_domain::outcome::OwnCode;
-use nevertwice_domain::profile::{self, Judgement, NotRecorded, Phase, Reference, RequestFacts};
-use nevertwice_domain::status::RefusalStatus;
+use nevertwice_domain::profile::{NotRecorded, Phase, Reference, RequestFacts};
 use nevertwice_domain::tenant::UpstreamName;
 use nevertwice_store::Fence;
 
@@ -391,7 +390,10 @@ pub(super) async fn judge(
             let meaning = failed(guard, &call.plan, pending, &head.headers, bytes);
             (meaning, Some(News::Over))
         }
-        (Some(State::Failed), _) => (Meaning::NotRecorded(NotRecorded::BodyTooLarge), Some(News::Over)),
+        (Some(State::Failed), _) => {
+            let reason = if incomplete { NotRecorded::Incomplete } else { NotRecorded::BodyTooLarge };
+            (Meaning::NotRecorded(reason), Some(News::Over))
+        }
         (Some(State::Running) | None, _) => (Meaning::Nothing, None),
     };
     Ok(answer(body, meaning, news))
@@ -412,19 +414,12 @@ fn failed(
     let Some(profile) = profile.filter(|profile| profile.judges_200()) else {
         return Meaning::NotRecorded(NotRecorded::Fenced);
     };
-    // a `Retry-After` on a poll speaks of the next poll, and `no-store` of this answer: the operation is over, so neither counts
     let request = RequestFacts {
         phase: Phase::Poll,
         content_type: pending.content_type.clone(),
         reference: pending.referenced.then_some(Reference::Unsure),
     };
-    let answer = profile::Answer { status: StatusCode::OK, headers, body };
-    match profile.judge(&request, &answer, &guard.terms()) {
-        Judgement::Verdict(verdict) => Meaning::Verdict(RefusalStatus::failed_operation(), verdict),
-        // failed, and no shape of the profile says so
-        Judgement::Accepted => Meaning::NotRecorded(NotRecorded::Unclassified),
-        Judgement::Not(reason) => Meaning::NotRecorded(reason),
-    }
+    judge::of_failed(guard, &profile, &request, headers, body)
 }
 
 /// Carries out what a poll has shown, once for each operation, and tells those who wait for its outcome.
