@@ -51,6 +51,8 @@ impl Keys {
         strike = "s";
         /// Who makes the attempt.
         lease = "l";
+        /// Whether another process waits for how that attempt ends.
+        waited = "w";
         /// The id of a job.
         idempotency_of = "jk";
     }
