@@ -21,7 +21,7 @@ impl World {
         let mut job = samples::job(n, START);
         job.upstream = samples::upstream(REMOVED);
         change(&mut job);
-        let bounds = JobBounds { max_queued: 1000, expires_at: START.plus_ms(samples::LIFE_MS) };
+        let bounds = samples::bounds(START.plus_ms(samples::LIFE_MS));
         match self.jobs.submit(job, samples::input(n), None, &bounds).await.unwrap() {
             Submitted::New(job) => job,
             other => unreachable!("{other:?}"),

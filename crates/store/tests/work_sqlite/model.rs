@@ -18,6 +18,13 @@ use super::{Done, Failed, clock, open};
 
 const UPSTREAMS: [&str; 2] = ["ocr", "tika"];
 
+/// What there is little of.
+#[derive(Clone, Copy)]
+enum Bound {
+    Queue,
+    Bytes,
+}
+
 struct World {
     clock: Arc<ManualClock>,
     reference: WorkInMemory,
@@ -25,7 +32,7 @@ struct World {
     directory: tempfile::TempDir,
     /// How long jobs and operations live.
     life_ms: u64,
-    bounded: bool,
+    bounded: Option<Bound>,
     ids: Vec<JobId>,
     claims: Vec<(Claim, Claim)>,
     submitted: u64,
@@ -49,7 +56,7 @@ macro_rules! both {
 }
 
 impl World {
-    fn new(life_ms: u64, bounded: bool) -> Result<Self, Failed> {
+    fn new(life_ms: u64, bounded: Option<Bound>) -> Result<Self, Failed> {
         let (clock, directory) = (clock(), tempfile::tempdir()?);
         let reference = WorkInMemory::new(Arc::<ManualClock>::clone(&clock));
         let store = Some(open(directory.path(), &clock)?);
@@ -118,9 +125,10 @@ impl World {
             0..4 => {
                 let job = self.job(rng);
                 let mut bounds = samples::bounds(now.plus_ms(self.life_ms));
-                if self.bounded {
-                    (bounds.max_queued, bounds.tenant_max_queued) = (4, 3);
-                    (bounds.max_bytes, bounds.tenant_max_bytes) = (60_000, 40_000);
+                match self.bounded {
+                    Some(Bound::Queue) => (bounds.max_queued, bounds.tenant_max_queued) = (4, 2),
+                    Some(Bound::Bytes) => (bounds.max_bytes, bounds.tenant_max_bytes) = (60_000, 32_000),
+                    None => {}
                 }
                 let input = Bytes::from(vec![rng.u8(..); rng.usize(..5000)]);
                 let result = job.status.is_final().then(|| Bytes::from(vec![rng.u8(..); rng.usize(..1000)]));
@@ -242,11 +250,11 @@ async fn lives(worlds: u64, steps: u64, seed: u64) -> Done {
     for world in 0..worlds {
         let mut rng = Rng::with_seed(seed + world);
         // What has expired counts for the bounds until it is removed: one at a time.
-        let bounded = world % 2 == 0;
-        let mut it = World::new(if bounded { u64::from(u32::MAX) } else { 20_000 }, bounded)?;
+        let bounded = [Some(Bound::Bytes), None, Some(Bound::Queue)][world as usize % 3];
+        let mut it = World::new(if bounded.is_some() { u64::from(u32::MAX) } else { 20_000 }, bounded)?;
         for step in 0..steps {
             it.step(&mut rng).await.map_err(|e| format!("seed {}, step {step}: {e}", seed + world))?;
-            if bounded {
+            if bounded.is_some() {
                 let depth = it.reference.depth().await?;
                 assert_eq!(depth, it.store()?.depth().await?, "seed {}, step {step}", seed + world);
                 let bytes = it.reference.stored_bytes().await?;

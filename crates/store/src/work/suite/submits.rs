@@ -109,7 +109,7 @@ pub(super) async fn the_bound_is_of_one_upstream<S: Work>(bench: &Bench<S>) {
 }
 
 pub(super) async fn a_tenant_has_its_share_of_what_waits<S: Work>(bench: &Bench<S>) {
-    let bounds = JobBounds { max_queued: 4, tenant_max_queued: 2, ..bench.bounds() };
+    let bounds = JobBounds { max_queued: 10, tenant_max_queued: 2, ..bench.bounds() };
     let submit = async |n, tenant, upstream| {
         bench.clock.advance_ms(1);
         let mut job = samples::job(n, bench.now());
@@ -129,7 +129,7 @@ pub(super) async fn a_tenant_has_its_share_of_what_waits<S: Work>(bench: &Bench<
     assert_eq!(submit(7, "a", "ocr").await, Some(Full::TenantQueue));
     let again = JobEnd::Again { error: None, not_before: bench.later(100_000) };
     assert!(bench.end(&claim, again).await);
-    assert_eq!(submit(8, "b", "ocr").await, Some(Full::Queue));
+    assert_eq!(submit(8, "a", "ocr").await, Some(Full::TenantQueue), "three wait");
     assert!(bench.cancel(&claim.job.id).await.is_some());
     assert_eq!(submit(9, "a", "ocr").await, Some(Full::TenantQueue), "two are left");
     let claim = bench.claim().await;
@@ -138,7 +138,7 @@ pub(super) async fn a_tenant_has_its_share_of_what_waits<S: Work>(bench: &Bench<
     assert_eq!(submit(10, "a", "ocr").await, None);
     assert!(bench.retry(&claim.job.id).await.is_some(), "an operator is not refused");
     assert_eq!(submit(11, "a", "ocr").await, Some(Full::TenantQueue));
-    let claims = [bench.claim().await, bench.claim().await];
+    let claims = [bench.claim().await, bench.claim().await, bench.claim().await];
     assert_eq!(submit(12, "a", "ocr").await, None, "{claims:?}");
 }
 

@@ -12,6 +12,13 @@ use super::*;
 
 const UPSTREAMS: [&str; 2] = ["ocr", "tika"];
 
+/// What there is little of.
+#[derive(Clone, Copy)]
+enum Bound {
+    Queue,
+    Bytes,
+}
+
 struct World<'a> {
     server: &'a Redis,
     clock: Arc<ManualClock>,
@@ -102,15 +109,16 @@ impl<'a> World<'a> {
         JobEnd::Final { status, error, result, at, expires_at: at.plus_ms(life_ms) }
     }
 
-    async fn step(&mut self, rng: &mut Rng, life_ms: u64, bounded: bool) {
+    async fn step(&mut self, rng: &mut Rng, life_ms: u64, bounded: Option<Bound>) {
         let now = self.clock.now();
         match rng.u8(..19) {
             0..4 => {
                 let job = self.job(rng);
                 let mut bounds = samples::bounds(now.plus_ms(life_ms));
-                if bounded {
-                    (bounds.max_queued, bounds.tenant_max_queued) = (4, 3);
-                    (bounds.max_bytes, bounds.tenant_max_bytes) = (60_000, 40_000);
+                match bounded {
+                    Some(Bound::Queue) => (bounds.max_queued, bounds.tenant_max_queued) = (4, 2),
+                    Some(Bound::Bytes) => (bounds.max_bytes, bounds.tenant_max_bytes) = (60_000, 32_000),
+                    None => {}
                 }
                 let input = Bytes::from(vec![rng.u8(..); rng.usize(..5000)]);
                 let result = job.status.is_final().then(|| Bytes::from(vec![rng.u8(..); rng.usize(..1000)]));
@@ -216,8 +224,8 @@ async fn slow_redis_and_the_reference_say_the_same() {
         let mut rng = Rng::with_seed(seed);
         let mut world = World::new(&server, format!("world-{seed}")).await;
         // what has expired counts for the bounds until it is removed: one at a time
-        let bounded = seed % 2 == 0;
-        let life_ms = if bounded { u64::from(u32::MAX) } else { 20_000 };
+        let bounded = [Some(Bound::Bytes), None, Some(Bound::Queue)][seed as usize % 3];
+        let life_ms = if bounded.is_some() { u64::from(u32::MAX) } else { 20_000 };
         for _ in 0..600 {
             world.step(&mut rng, life_ms, bounded).await;
         }
