@@ -40,6 +40,7 @@ local function record_of(member, bytes, waits)
 end
 -- Changes a sum. None is below zero, and one that is zero is not there.
 local function add(sums, field, by)
+  if by == 0 then return end
   if redis.call('HINCRBY', sums, field, string.format('%.0f', by)) <= 0 then redis.call('HDEL', sums, field) end
 end
 -- Adds a record to the sums, or takes it away (1 or -1).
