@@ -411,12 +411,12 @@ async fn jobs_of_a_version_that_did_not_count_are_counted_from_when_they_change(
     assert_sums(&server);
     // too low, for whatever reason: never below zero
     server.ask(&["hset", "{nt}:jobs:sums", "", "1"]);
-    assert!(store.cancel(&samples_of(&store, 9).await, later()).await.is_ok_and(|job| job.is_some()));
+    assert!(store.cancel(&nth(&store, 9).await, later()).await.is_ok_and(|job| job.is_some()));
     assert_eq!(stored().await, Some(0));
 }
 
 /// The id of the job that was submitted as the `n`th.
-async fn samples_of(store: &RedisStore, n: u64) -> JobId {
+async fn nth(store: &RedisStore, n: u64) -> JobId {
     let page = store.list(&JobQuery { limit: 1000, ..JobQuery::default() }).await;
     let found = page
         .ok()
