@@ -98,13 +98,18 @@ impl Keys {
         ends = "jobs:ends";
         /// Upstreams that have jobs, or had.
         job_upstreams = "jobs:upstreams";
+        /// What each job counts for, by when it is removed: id, tenant, bytes of its input and result, and its upstream if it waits.
+        job_records = "jobs:records";
+        /// A hash, the sums of that: bytes, of all under an empty name and of a tenant under its name, and jobs that wait, under tenant
+        /// and upstream.
+        job_sums = "jobs:sums";
     }
 
     names_of! {
         /// A hash: value `v`, expiry `x`, looks `n`.
         operation(OperationId) = "op";
         /// A hash: value `v`, revision `r`, number of the latest commit `d`, token of the claim `t`, place in the stream `e`, whether it
-        /// was given up `c`, when it is removed `b`, and if it was given up `g`, name of the result `o`.
+        /// was given up `c`, when it is removed `b`, and if it was given up `g`, name of the result `o`, what it counts for `k`.
         job(JobId) = "j";
         /// The body that a job sends, as a [body](super::work).
         job_input(JobId) = "ji";

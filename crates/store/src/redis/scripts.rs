@@ -86,5 +86,7 @@ scripts! {
         job_depth;
         /// Removes a job whose end has come.
         job_drop;
+        /// Counts jobs no more whose end has come.
+        job_uncount;
     }
 }

@@ -1,7 +1,7 @@
 //! A job as it stands in Redis, and the one way to change it.
 
 use nevertwice_domain::clock::Millis;
-use nevertwice_domain::job::{Job, JobId};
+use nevertwice_domain::job::{Job, JobId, JobStatus};
 use redis::pipe;
 
 use super::super::Shared;
@@ -151,6 +151,8 @@ impl Shared {
             .key(keys.ends())
             .key(keys.jobs())
             .key(keys.tenant_jobs(&job.tenant))
+            .key(keys.job_records())
+            .key(keys.job_sums())
             .arg(&row.revision)
             .arg(self.leases.token())
             .arg(&value)
@@ -168,7 +170,8 @@ impl Shared {
             .arg(length)
             .arg(result)
             .arg(keys.events())
-            .arg(Event::Waiting(job.upstream.clone()).encode());
+            .arg(Event::Waiting(job.upstream.clone()).encode())
+            .arg(u8::from(job.status == JobStatus::Queued));
         if let Some(key) = &job.key {
             call.key(keys.idempotency(key));
         }
