@@ -240,6 +240,50 @@ async fn a_refusal_that_is_being_written_when_the_guard_trips_is_not_left_behind
     }
 }
 
+/// What becomes of the document while the record of an attempt is on its way and its client has left.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Meanwhile {
+    Nothing,
+    /// Another attempt was refused too, and its caller has seen it.
+    Recorded,
+    Accepted,
+    /// The guard trips.
+    Distrusted,
+}
+
+#[tokio::test]
+async fn a_record_that_nobody_waits_for_any_more_takes_away_what_nobody_may_see_and_no_more() {
+    use Meanwhile::{Accepted, Distrusted, Nothing, Recorded};
+    for meanwhile in [Nothing, Recorded, Accepted, Distrusted] {
+        let bench = Bench::new().await;
+        {
+            let mut left = Box::pin(bench.refuse(SLOW));
+            assert!(poll!(&mut left).is_pending());
+        }
+        bench.clock.advance_ms(10);
+        match meanwhile {
+            Nothing => {}
+            Recorded => {
+                let fence = bench.store.inner.recall(&samples::fingerprint(SLOW)).await.unwrap().fence;
+                bench.store.inner.record(samples::candidate(SLOW), fence).await.unwrap();
+                assert!(bench.is_known(SLOW).await);
+            }
+            Accepted => bench.accept(SLOW).await,
+            // with the slow one these are three
+            Distrusted => {
+                bench.refuse(1).await.unwrap();
+                assert_eq!(bench.refuse(2).await.err(), Some(NotRecorded::Guard));
+            }
+        }
+        bench.clock.advance_ms(10);
+        bench.write();
+        bench.memory.tracker.close();
+        bench.memory.tracker.wait().await;
+        let stays = matches!(meanwhile, Nothing | Recorded);
+        assert_eq!(bench.is_stored(SLOW).await, stays, "{meanwhile:?}");
+    }
+}
+
 #[tokio::test]
 async fn the_window_is_not_used_though_the_store_could_not_mark_it() {
     let bench = Bench::new().await;
