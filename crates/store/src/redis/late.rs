@@ -21,10 +21,15 @@ const OLD_MS: u64 = 60 * 60 * 1000;
 
 /// What waits.
 #[derive(Debug, Default)]
-pub(super) struct Late(VecDeque<Learned>);
+pub(super) struct Late {
+    waiting: VecDeque<Learned>,
+    /// The number of the latest that was learned.
+    number: u64,
+}
 
 #[derive(Clone, Debug)]
 struct Learned {
+    number: u64,
     key: Fingerprint,
     at: Millis,
     what: What,
@@ -48,25 +53,30 @@ impl Learned {
 }
 
 impl Late {
-    /// Keeps a verdict, if there is room. Returns whether it did.
+    /// Keeps a verdict, if there is room. Returns whether it did. Behind an acceptance of the document there is nothing to keep: the
+    /// attempt may be from before it.
     pub(super) fn verdict(&mut self, candidate: Candidate, fence: Fence, at: Millis) -> bool {
         let key = candidate.entry.fingerprint;
+        if self.waiting.iter().any(|learned| learned.key == key && matches!(learned.what, What::Accepted(_)))
+        {
+            return true;
+        }
         if !candidate.life.needs_strikes() {
             // a document that is refused again and again takes one place; the latest attempt is the least likely to be fenced
             self.drop_verdicts(|other, _| other.fingerprint == key);
         }
-        self.push(Learned { key, at, what: What::Verdict(Box::new(candidate), fence) })
+        self.push(key, at, What::Verdict(Box::new(candidate), fence))
     }
 
     /// Keeps an acceptance in place of the verdicts before it, if there is room. Returns whether it did.
     pub(super) fn accepted(&mut self, key: Fingerprint, upstream: UpstreamName, at: Millis) -> bool {
-        self.0.retain(|learned| learned.key != key);
-        self.push(Learned { key, at, what: What::Accepted(upstream) })
+        self.waiting.retain(|learned| learned.key != key);
+        self.push(key, at, What::Accepted(upstream))
     }
 
     /// An acceptance reached the store: nothing from before it counts.
     pub(super) fn accepted_now(&mut self, key: &Fingerprint) {
-        self.0.retain(|learned| learned.key != *key);
+        self.waiting.retain(|learned| learned.key != *key);
     }
 
     pub(super) fn forget(&mut self, which: &Selector) {
@@ -76,33 +86,35 @@ impl Late {
     }
 
     fn drop_verdicts(&mut self, goes: impl Fn(&Entry, Millis) -> bool) {
-        self.0.retain(|learned| {
+        self.waiting.retain(|learned| {
             !matches!(&learned.what, What::Verdict(candidate, _) if goes(&candidate.entry, learned.at))
         });
     }
 
-    fn push(&mut self, learned: Learned) -> bool {
-        let bytes: usize = self.0.iter().map(Learned::bytes).sum();
-        let room = self.0.len() < MOST && bytes + learned.bytes() <= BYTES;
+    fn push(&mut self, key: Fingerprint, at: Millis, what: What) -> bool {
+        self.number += 1;
+        let learned = Learned { number: self.number, key, at, what };
+        let bytes: usize = self.waiting.iter().map(Learned::bytes).sum();
+        let room = self.waiting.len() < MOST && bytes + learned.bytes() <= BYTES;
         if room {
-            self.0.push_back(learned);
+            self.waiting.push_back(learned);
         }
         room
     }
 
     /// The first that is not too old.
     fn first(&mut self, now: Millis) -> Option<Learned> {
-        while self.0.front().is_some_and(|learned| now.since_ms(learned.at) > OLD_MS) {
-            self.0.pop_front();
+        while self.waiting.front().is_some_and(|learned| now.since_ms(learned.at) > OLD_MS) {
+            self.waiting.pop_front();
         }
-        self.0.front().cloned()
+        self.waiting.front().cloned()
     }
 
-    /// It was told. Returns whether it still was to be told.
-    fn told(&mut self, key: &Fingerprint) -> bool {
-        let still = self.0.front().is_some_and(|learned| learned.key == *key);
+    /// It was told. Returns whether it still was to be told: what was learned of the document since is another thing.
+    fn told(&mut self, number: u64) -> bool {
+        let still = self.waiting.front().is_some_and(|learned| learned.number == number);
         if still {
-            self.0.pop_front();
+            self.waiting.pop_front();
         }
         still
     }
@@ -113,21 +125,26 @@ pub(super) async fn tell(shared: &Arc<Shared>) {
     while !shared.closed.load(Ordering::Acquire) {
         // it stays there until it is told: who forgets or accepts meanwhile finds it
         let Some(learned) = shared.late().first(shared.now()) else { return };
-        let key = learned.key;
+        let (number, key) = (learned.number, learned.key);
         let told = match learned.what {
-            What::Verdict(candidate, fence) => {
-                shared.record(&candidate, fence).await.map(|recorded| matches!(recorded, Recorded::Stored(_)))
-            }
-            What::Accepted(upstream) => shared.accept(&key, &upstream).await.map(|_| false),
+            What::Verdict(candidate, fence) => match shared.record(&candidate, fence).await {
+                Ok(recorded) => Ok(matches!(recorded, Recorded::Stored(_))),
+                Err(unrecorded) if unrecorded.may_be_told_again(&candidate) => return,
+                Err(unrecorded) => Err(unrecorded.error),
+            },
+            What::Accepted(upstream) => match shared.accept(&key, &upstream).await {
+                Ok(_) => Ok(false),
+                Err(error) if is_passing(&error) => return,
+                Err(error) => Err(error),
+            },
         };
         match told {
-            Err(error) if is_passing(&error) => return,
             Err(error) => {
                 tracing::debug!(%error, fingerprint = %key, "learned while the refusal store was away, and lost");
-                shared.late().told(&key);
+                shared.late().told(number);
             }
             Ok(stored) => {
-                if !shared.late().told(&key) && stored {
+                if !shared.late().told(number) && stored {
                     // accepted or forgotten while it was being written
                     let _ = shared.forget_key(&key).await;
                 }
@@ -146,7 +163,7 @@ mod tests {
     }
 
     fn keys(late: &Late) -> Vec<Fingerprint> {
-        late.0.iter().map(|learned| learned.key).collect()
+        late.waiting.iter().map(|learned| learned.key).collect()
     }
 
     #[test]
@@ -161,8 +178,21 @@ mod tests {
         assert_eq!(keys(&late), [samples::fingerprint(0), samples::fingerprint(3)]);
         late.forget(&Selector::default());
         assert_eq!(keys(&late), [samples::fingerprint(3)], "an acceptance is not forgotten");
-        assert!(late.first(Millis(0)).is_some());
-        assert!(late.told(&samples::fingerprint(3)) && !late.told(&samples::fingerprint(3)));
+        let number = late.first(Millis(0)).map_or(0, |learned| learned.number);
+        assert!(late.told(number) && !late.told(number));
+    }
+
+    #[test]
+    fn an_acceptance_that_came_while_a_verdict_was_told_is_still_to_be_told() {
+        let (mut late, key) = (Late::default(), samples::fingerprint(1));
+        assert!(verdict(&mut late, 1));
+        let on_its_way = late.first(Millis(0)).map_or(0, |learned| learned.number);
+        assert!(late.accepted(key, samples::upstream("ocr"), Millis(1)));
+        assert!(!late.told(on_its_way), "it does not count any more");
+        assert_eq!(keys(&late), [key]);
+        // and what was being recorded when the document was accepted does not come after that
+        assert!(verdict(&mut late, 1) && verdict(&mut late, 2));
+        assert_eq!(keys(&late), [key, samples::fingerprint(2)]);
     }
 
     #[test]
@@ -171,11 +201,11 @@ mod tests {
         for _ in 0..2000 {
             assert!(verdict(&mut late, 7));
         }
-        assert_eq!(late.0.len(), 1);
+        assert_eq!(late.waiting.len(), 1);
         let kept = (100..2100).filter(|n| verdict(&mut late, *n)).count();
-        assert_eq!((kept, late.0.len()), (MOST - 1, MOST));
+        assert_eq!((kept, late.waiting.len()), (MOST - 1, MOST));
         assert!(late.first(Millis(i64::try_from(OLD_MS).unwrap_or(0) + 1)).is_none());
-        assert!(late.0.is_empty(), "all are too old");
+        assert!(late.waiting.is_empty(), "all are too old");
 
         let mut large = samples::candidate(1);
         large.entry.body = vec![0; BYTES / 2 + 1].into();
