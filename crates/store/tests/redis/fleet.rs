@@ -184,6 +184,21 @@ async fn two_writers_at_the_bound_never_leave_more_than_it() {
     assert_eq!(keys.lines().count(), 5);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_newest_is_not_the_oldest_though_the_count_was_lost() {
+    let server = Redis::start();
+    let store = store(server.addr()).await;
+    for n in 0..10 {
+        stored(record_bounded(&store, n, 10).await);
+    }
+    // as a server does that evicts
+    server.ask(&["del", &format!("{{{PREFIX}}}:seq")]);
+    for n in 10..15 {
+        stored(record_bounded(&store, n, 10).await);
+        assert!(knows(&store, n).await && !knows(&store, n - 10).await, "{n}");
+    }
+}
+
 async fn record_bounded(
     store: &nevertwice_store::redis::RedisStore,
     n: u64,
