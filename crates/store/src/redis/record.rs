@@ -270,7 +270,7 @@ impl Shared {
         // it is recorded, whatever becomes of this: what stays now goes with the next record
         let _ = self.evict(usize::try_from(excess).unwrap_or(0), &expired, &oldest, until).await;
         let _ = self.drop_strikes(&strikes, left(until)).await;
-        if excess.cast_unsigned() >= VICTIMS && excess > 0 {
+        if excess.cast_unsigned() >= VICTIMS && excess > 0 && self.link.first_in_a_while("excess") {
             // the bound was lowered by a lot: the rest goes with the next records
             tracing::info!("the refusal store holds more entries than `max_entries`, the oldest go in steps");
         }
