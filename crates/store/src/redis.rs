@@ -137,7 +137,7 @@ impl RedisStore {
     /// Begins to connect, and waits for the first attempt to end: a server that is there is used from the first request on.
     pub async fn start(options: RedisOptions, clock: Arc<dyn Clock>) -> Self {
         let shared = Arc::new(Shared {
-            keys: Keys::new(&options.prefix),
+            keys: Keys::new(&options.prefix, options.db),
             near: Near::new(options.near_bytes),
             options,
             scripts: Scripts::new(),

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use nevertwice_domain::clock::Millis;
 use nevertwice_domain::entry::Selector;
+use nevertwice_store::redis::RedisOptions;
 use nevertwice_store::suite::samples;
-use nevertwice_store::{ListOrder, ListQuery, Recorded, RefusalStore};
+use nevertwice_store::{ListOrder, ListQuery, News, Recorded, RefusalStore};
 use nevertwice_testkit::Redis;
 use tokio::task::JoinSet;
 
@@ -64,6 +65,22 @@ async fn suspects_and_accepted_documents_are_served_by_nobody() {
     until("the near copy drops", SECOND, async || !near(&a, 1)).await;
     until("the acceptance is known", SECOND, async || a.has_accepted(&samples::upstream("ocr"))).await;
     assert!(store(server.addr()).await.has_accepted(&samples::upstream("ocr")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_database_is_another_fleet() {
+    let server = Redis::start();
+    let in_database = async |db| start(RedisOptions { db, ..options(server.addr(), PREFIX) }).await;
+    let (a, b, other) = (in_database(3).await, in_database(3).await, in_database(4).await);
+    let zero = in_database(0).await;
+    let [mut at_b, mut at_other, mut at_zero] =
+        [&b, &other, &zero].map(|store| store.news().unwrap_or_else(|| panic!("nobody took it")));
+    let news = News::Tripped { upstream: samples::upstream("ocr"), since: Millis(5) };
+    a.tell(news.clone());
+    assert_eq!(at_b.recv().await, Some(news));
+    must_record(&a, 1).await;
+    assert!(knows(&b, 1).await && !knows(&other, 1).await && !knows(&zero, 1).await);
+    assert!(at_other.try_recv().is_err() && at_zero.try_recv().is_err(), "the guards of others are theirs");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
