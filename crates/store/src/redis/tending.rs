@@ -247,6 +247,7 @@ async fn look_after(shared: &Arc<Shared>, wire: &Wire) {
                 }
                 let shared = Arc::clone(shared);
                 errands = Some(shared.clone().tasks.spawn(async move {
+                    shared.tell_guards().await;
                     shared.tell_judgements().await;
                     // what could not be told is told later
                     let _ = shared.tell_replays().await;

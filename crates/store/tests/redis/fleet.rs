@@ -8,7 +8,7 @@ use nevertwice_domain::entry::Selector;
 use nevertwice_store::redis::RedisOptions;
 use nevertwice_store::suite::samples;
 use nevertwice_store::{ListOrder, ListQuery, News, Recorded, RefusalStore};
-use nevertwice_testkit::Redis;
+use nevertwice_testkit::{Chaos, Fault, Redis};
 use tokio::task::JoinSet;
 
 use super::bench::*;
@@ -81,6 +81,31 @@ async fn another_database_is_another_fleet() {
     must_record(&a, 1).await;
     assert!(knows(&b, 1).await && !knows(&other, 1).await && !knows(&zero, 1).await);
     assert!(at_other.try_recv().is_err() && at_zero.try_recv().is_err(), "the guards of others are theirs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_the_end_of_a_guard_that_could_not_be_told_is_told_later() {
+    let server = Redis::start();
+    for outage in [Fault::Silence, Fault::Reset] {
+        let chaos = Chaos::start(server.addr()).await;
+        let (a, b) = (start(hasty(chaos.addr())).await, store(server.addr()).await);
+        let [mut at_a, mut at_b] =
+            [&a, &b].map(|store| store.news().unwrap_or_else(|| panic!("nobody took it")));
+        let upstream = samples::upstream("ocr");
+        let tripped = News::Tripped { upstream: upstream.clone(), since: Millis(5) };
+        a.tell(tripped.clone());
+        assert_eq!(at_b.recv().await, Some(tripped));
+        chaos.set(outage);
+        let recovered = News::Recovered { upstream };
+        a.tell(recovered.clone());
+        // time enough to find that it cannot be told
+        tokio::time::sleep(SECOND).await;
+        chaos.set(Fault::None);
+        let heard = tokio::time::timeout(LONG, at_b.recv()).await;
+        assert_eq!(heard, Ok(Some(recovered)), "{outage:?}");
+        assert_eq!(server.ask(&["hgetall", &format!("{{{PREFIX}}}:tripped")]), "", "{outage:?}");
+        assert!(at_a.try_recv().is_err(), "{outage:?}: what it said itself is no news");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
