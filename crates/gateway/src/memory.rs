@@ -469,15 +469,22 @@ impl Memory {
         self.store.tell(news(upstream.clone()));
     }
 
-    /// Marks what was recorded since then, durably.
+    /// Marks what was recorded since then, durably. In a large store that takes longer than the answer may wait, and goes on.
     async fn suspect(&self, upstream: &UpstreamName, since: Millis, deadline: Instant) {
-        match timeout_at(deadline.into(), self.store.suspect(upstream, since)).await {
-            Ok(Ok(marked)) => self.counts(|m| {
-                m.suspects.inc_by(marked);
-            }),
-            Ok(Err(error)) => self.store_error("suspect", &error),
-            Err(_) => self.counts(|m| m.store_error("suspect")),
-        }
+        let (store, metrics, upstream) =
+            (Arc::clone(&self.store), Arc::clone(&self.metrics), upstream.clone());
+        let marking = self.tracker.spawn(async move {
+            match store.suspect(&upstream, since).await {
+                Ok(marked) => {
+                    if let Some(memory) = &metrics.memory {
+                        memory.suspects.inc_by(marked);
+                    }
+                }
+                Err(error) => report(&metrics, "suspect", &error),
+            }
+        });
+        // whether it was done in time makes no difference to this answer: nothing of it is used here
+        let _ = timeout_at(deadline.into(), marking).await;
     }
 
     /// Counts a replay, and says so when a document passes a round number: the first thing an operator should see.

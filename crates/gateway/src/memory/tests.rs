@@ -36,6 +36,9 @@ struct InHand {
     inner: MemoryStore,
     write: Semaphore,
     marks_fail: AtomicBool,
+    /// Marks wait for this.
+    marks_wait: AtomicBool,
+    mark: Semaphore,
 }
 
 #[async_trait]
@@ -79,6 +82,9 @@ impl RefusalStore for InHand {
     async fn suspect(&self, upstream: &UpstreamName, since: Millis) -> Result<u64, StoreError> {
         if self.marks_fail.load(Ordering::SeqCst) {
             return Err(StoreError { kind: StoreErrorKind::Io, message: "the disk is gone".to_owned() });
+        }
+        if self.marks_wait.load(Ordering::SeqCst) {
+            self.mark.acquire().await.unwrap().forget();
         }
         self.inner.suspect(upstream, since).await
     }
@@ -124,6 +130,8 @@ impl Bench {
             inner: MemoryStore::new(Arc::<ManualClock>::clone(&clock)),
             write: Semaphore::new(0),
             marks_fail: AtomicBool::new(false),
+            marks_wait: AtomicBool::new(false),
+            mark: Semaphore::new(0),
         });
         let memory = Memory::new(
             config.memory.as_ref().unwrap(),
@@ -147,12 +155,16 @@ impl Bench {
 
     /// The upstream refuses the document: looked up, judged and recorded as an exchange does it.
     async fn refuse(&self, n: u64) -> Result<Arc<Entry>, NotRecorded> {
+        self.refuse_within(n, LIMIT).await
+    }
+
+    async fn refuse_within(&self, n: u64, limit: Duration) -> Result<Arc<Entry>, NotRecorded> {
         let upstream = samples::upstream("ocr");
         let attempt = self.memory.flights.join(Self::asked(n).fingerprint);
         let (_, fence) = self.memory.recall(&Self::asked(n), &upstream, &self.guard).await;
         let now = self.clock.now();
         let entry = Entry { first_refused_at: now, recorded_at: now, ..samples::entry(n) };
-        let (life, until) = (self.guard.rules.life.clone(), Instant::now() + LIMIT);
+        let (life, until) = (self.guard.rules.life.clone(), Instant::now() + limit);
         self.memory.record(entry, life, &attempt, fence, &self.guard, until).await
     }
 
@@ -302,6 +314,21 @@ async fn the_window_is_not_used_though_the_store_could_not_mark_it() {
     assert!(!bench.is_stored(1).await);
     bench.refuse(1).await.unwrap();
     assert!(bench.is_known(1).await);
+}
+
+#[tokio::test]
+async fn marks_that_take_longer_than_an_answer_may_wait_are_made_all_the_same() {
+    let bench = Bench::new().await;
+    bench.store.marks_wait.store(true, Ordering::SeqCst);
+    for n in 1..=2 {
+        bench.refuse(n).await.unwrap();
+    }
+    assert_eq!(bench.refuse_within(3, Duration::from_millis(1)).await.err(), Some(NotRecorded::Guard));
+    assert!(bench.is_on() && bench.is_stored(1).await, "not marked yet");
+    bench.store.mark.add_permits(1);
+    bench.memory.tracker.close();
+    bench.memory.tracker.wait().await;
+    assert!(!bench.is_stored(1).await && !bench.is_stored(2).await);
 }
 
 #[tokio::test]
