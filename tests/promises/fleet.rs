@@ -4,7 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use nevertwice_testkit::{Answer, Gate, Gateway, Post, Redis, Reply, Upstream, r400, random_document};
+use nevertwice_testkit::{
+    Answer, Chaos, Fault, Gate, Gateway, Post, Redis, Reply, Upstream, r400, random_document,
+};
 use serde_json::json;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -335,6 +337,32 @@ async fn sr_01_a_frozen_redis_costs_no_request_more_than_its_budget() {
         gateway.admin_get("/readyz").await == (200, json!({"status": "ready", "store": "ok"}))
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_record_that_outlasts_its_answer_and_its_client_is_made_all_the_same() {
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    let chaos = Chaos::start(redis.addr()).await;
+    let slots = [("UPSTREAM", "negative_cache:\n  judge_wait_ms: 300")];
+    let url = format!("redis://{}", chaos.addr());
+    let [slow, other] =
+        [replica(&upstream, &url, &slots).await, replica(&upstream, &redis.url(), &slots).await];
+    let gate = Gate::new();
+    upstream.always(r400().wait_for(&gate));
+    let document = random_document(1, 512);
+    let sent = send(&slow, &document);
+    gate.wait_waiting(1).await;
+    // a record is two calls, one after the other
+    chaos.set(Fault::Late(Duration::from_millis(400)));
+    gate.open();
+    let answer = sent.await.unwrap();
+    assert_eq!((answer.status, answer.is_hit()), (400, false));
+    let not_in_time = [("reason", "store")];
+    assert_eq!(slow.metric("gateway_negative_cache_not_recorded_total", &not_in_time).await, 1.0);
+    other.wait_metric("gateway_negative_cache_entries", &[], 1.0).await;
+    chaos.set(Fault::None);
+    assert!(post(&other, &document).await.is_hit() && post(&slow, &document).await.is_hit());
+    assert_eq!(upstream.calls(), 1);
 }
 
 #[tokio::test]
