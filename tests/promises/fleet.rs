@@ -366,6 +366,42 @@ async fn a_record_that_outlasts_its_answer_and_its_client_is_made_all_the_same()
 }
 
 #[tokio::test]
+async fn a_client_that_leaves_while_its_refusal_is_recorded_takes_no_other_s_away() {
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    let chaos = Chaos::start(redis.addr()).await;
+    let gateway = replica(&upstream, &format!("redis://{}", chaos.addr()), &[]).await;
+    let (first, last) = (Gate::new(), Gate::new());
+    let replies = [Reply::status(503).wait_for(&first), r400(), r400().wait_for(&last)];
+    upstream.by(move |_, n| replies[usize::try_from(n - 1).unwrap().min(2)].clone());
+    let document = random_document(1, 512);
+    let leader = send(&gateway, &document);
+    first.wait_waiting(1).await;
+    let mut released: Vec<_> = (0..3).map(|_| send(&gateway, &document)).collect();
+    gateway.wait_metric("gateway_body_memory_bytes", &[], 4.0 * 512.0).await;
+    first.open();
+    assert_eq!(leader.await.unwrap().status, 503);
+    // one of the three is refused, recorded and told so, while the others are under way
+    until(Duration::from_secs(10), "one has its answer", async || {
+        released.iter().any(JoinHandle::is_finished)
+    })
+    .await;
+    last.wait_waiting(2).await;
+    let seen = released.iter().position(JoinHandle::is_finished).unwrap();
+    assert_eq!(released.remove(seen).await.unwrap().status, 400);
+    assert!(post(&gateway, &document).await.is_hit());
+    // and the others' clients leave while their records are on their way; one of them leads nobody, and ends with its client
+    chaos.set(Fault::Late(Duration::from_millis(400)));
+    last.open();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    released.iter().for_each(JoinHandle::abort);
+    gateway.wait_metric("gateway_pool_in_use", &[], 0.0).await;
+    tokio::time::sleep(Duration::from_millis(1000)).await;
+    chaos.set(Fault::None);
+    assert!(post(&gateway, &document).await.is_hit());
+    assert_eq!(upstream.calls(), 4);
+}
+
+#[tokio::test]
 async fn the_mass_refusal_guard_is_the_fleet_s() {
     let (upstream, redis) = (Upstream::start().await, Redis::start());
     let [a, b, c] = fleet(&upstream, &redis, &[]).await;
