@@ -395,6 +395,11 @@ impl Memory {
                 self.forget_within(key, deadline).await;
                 Err(NotRecorded::Guard)
             }
+            // the acceptance could not fence it
+            Ok(Ok(Recorded::Stored(_))) if self.accepted_since(&key, judged_at) => {
+                self.forget_within(key, deadline).await;
+                Err(NotRecorded::Fenced)
+            }
             Ok(Ok(Recorded::Stored(entry))) => {
                 self.counts(|m| {
                     m.recorded.inc();

@@ -36,6 +36,7 @@ struct InHand {
     inner: MemoryStore,
     write: Semaphore,
     marks_fail: AtomicBool,
+    forgets_fail: AtomicBool,
     /// Marks wait for this.
     marks_wait: AtomicBool,
     mark: Semaphore,
@@ -76,6 +77,9 @@ impl RefusalStore for InHand {
     }
 
     async fn forget(&self, which: &Selector) -> Result<u64, StoreError> {
+        if self.forgets_fail.load(Ordering::SeqCst) {
+            return Err(StoreError { kind: StoreErrorKind::Io, message: "the disk is gone".to_owned() });
+        }
         self.inner.forget(which).await
     }
 
@@ -130,6 +134,7 @@ impl Bench {
             inner: MemoryStore::new(Arc::<ManualClock>::clone(&clock)),
             write: Semaphore::new(0),
             marks_fail: AtomicBool::new(false),
+            forgets_fail: AtomicBool::new(false),
             marks_wait: AtomicBool::new(false),
             mark: Semaphore::new(0),
         });
@@ -294,6 +299,23 @@ async fn a_record_that_nobody_waits_for_any_more_takes_away_what_nobody_may_see_
         let stays = matches!(meanwhile, Nothing | Recorded);
         assert_eq!(bench.is_stored(SLOW).await, stays, "{meanwhile:?}");
     }
+}
+
+#[tokio::test]
+async fn a_refusal_that_is_being_written_when_the_document_is_accepted_is_not_left_behind() {
+    let bench = Bench::new().await;
+    {
+        let mut slow = Box::pin(bench.refuse(SLOW));
+        assert!(poll!(&mut slow).is_pending());
+        bench.clock.advance_ms(10);
+        // for a moment the store cannot fence it
+        bench.store.forgets_fail.store(true, Ordering::SeqCst);
+        bench.accept(SLOW).await;
+        bench.store.forgets_fail.store(false, Ordering::SeqCst);
+        bench.write();
+        assert_eq!(slow.await.err(), Some(NotRecorded::Fenced));
+    }
+    assert!(!bench.is_known(SLOW).await && !bench.is_stored(SLOW).await);
 }
 
 #[tokio::test]
