@@ -1,5 +1,5 @@
 //! What was learned while the store could not be told: verdicts, and acceptances. Kept in the order in which it was learned, a
-//! thousand at most, and told when the store is back.
+//! thousand verdicts and some thousand acceptances at most, and told when the store is back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,8 +13,10 @@ use nevertwice_domain::tenant::UpstreamName;
 use super::{Shared, is_passing};
 use crate::{Fence, Recorded};
 
-/// So many wait, and so many bytes of bodies.
+/// So many verdicts wait, and so many bytes of bodies.
 const MOST: usize = 1000;
+/// So many acceptances wait: of all that is accepted, while hardly any of it was ever refused. They leave the verdicts their room.
+const MOST_ACCEPTED: usize = 8192;
 const BYTES: usize = 16 << 20;
 /// How old something may be that is told late.
 const OLD_MS: u64 = 60 * 60 * 1000;
@@ -44,6 +46,10 @@ enum What {
 }
 
 impl Learned {
+    fn is_acceptance(&self) -> bool {
+        matches!(self.what, What::Accepted(_))
+    }
+
     fn bytes(&self) -> usize {
         match &self.what {
             What::Verdict(candidate, _) => candidate.entry.body.len(),
@@ -65,13 +71,24 @@ impl Late {
             // a document that is refused again and again takes one place; the latest attempt is the least likely to be fenced
             self.drop_verdicts(|other, _| other.fingerprint == key);
         }
-        self.push(key, at, What::Verdict(Box::new(candidate), fence))
+        let verdicts = self.waiting.iter().filter(|learned| !learned.is_acceptance()).count();
+        let bytes: usize = self.waiting.iter().map(Learned::bytes).sum();
+        let room = verdicts < MOST && bytes + candidate.entry.body.len() <= BYTES;
+        if room {
+            self.push(key, at, What::Verdict(Box::new(candidate), fence));
+        }
+        room
     }
 
-    /// Keeps an acceptance in place of the verdicts before it, if there is room. Returns whether it did.
-    pub(super) fn accepted(&mut self, key: Fingerprint, upstream: UpstreamName, at: Millis) -> bool {
+    /// Keeps an acceptance in place of the verdicts before it, and of the oldest acceptance if there is no room.
+    pub(super) fn accepted(&mut self, key: Fingerprint, upstream: UpstreamName, at: Millis) {
         self.waiting.retain(|learned| learned.key != key);
-        self.push(key, at, What::Accepted(upstream))
+        if self.waiting.iter().filter(|learned| learned.is_acceptance()).count() == MOST_ACCEPTED
+            && let Some(oldest) = self.waiting.iter().position(Learned::is_acceptance)
+        {
+            self.waiting.remove(oldest);
+        }
+        self.push(key, at, What::Accepted(upstream));
     }
 
     /// An acceptance reached the store: nothing from before it counts.
@@ -91,15 +108,9 @@ impl Late {
         });
     }
 
-    fn push(&mut self, key: Fingerprint, at: Millis, what: What) -> bool {
+    fn push(&mut self, key: Fingerprint, at: Millis, what: What) {
         self.number += 1;
-        let learned = Learned { number: self.number, key, at, what };
-        let bytes: usize = self.waiting.iter().map(Learned::bytes).sum();
-        let room = self.waiting.len() < MOST && bytes + learned.bytes() <= BYTES;
-        if room {
-            self.waiting.push_back(learned);
-        }
-        room
+        self.waiting.push_back(Learned { number: self.number, key, at, what });
     }
 
     /// The first that is not too old.
@@ -174,7 +185,7 @@ mod tests {
         }
         late.forget(&Selector::key(samples::fingerprint(1)));
         late.accepted_now(&samples::fingerprint(2));
-        assert!(late.accepted(samples::fingerprint(3), samples::upstream("ocr"), Millis(0)));
+        late.accepted(samples::fingerprint(3), samples::upstream("ocr"), Millis(0));
         assert_eq!(keys(&late), [samples::fingerprint(0), samples::fingerprint(3)]);
         late.forget(&Selector::default());
         assert_eq!(keys(&late), [samples::fingerprint(3)], "an acceptance is not forgotten");
@@ -187,7 +198,7 @@ mod tests {
         let (mut late, key) = (Late::default(), samples::fingerprint(1));
         assert!(verdict(&mut late, 1));
         let on_its_way = late.first(Millis(0)).map_or(0, |learned| learned.number);
-        assert!(late.accepted(key, samples::upstream("ocr"), Millis(1)));
+        late.accepted(key, samples::upstream("ocr"), Millis(1));
         assert!(!late.told(on_its_way), "it does not count any more");
         assert_eq!(keys(&late), [key]);
         // and what was being recorded when the document was accepted does not come after that
@@ -212,5 +223,17 @@ mod tests {
         assert!(late.verdict(large.clone(), Fence(1), Millis(0)));
         large.entry.fingerprint = samples::fingerprint(2);
         assert!(!late.verdict(large, Fence(1), Millis(0)), "its body is one too many");
+    }
+    #[test]
+    fn good_traffic_leaves_room_for_verdicts_and_the_latest_of_it_is_kept() {
+        let mut late = Late::default();
+        assert!(verdict(&mut late, 1));
+        for n in 0..MOST_ACCEPTED as u64 + 5 {
+            late.accepted(samples::fingerprint(1000 + n), samples::upstream("ocr"), Millis(0));
+        }
+        assert!(verdict(&mut late, 2));
+        let kept = keys(&late);
+        assert_eq!(kept.len(), MOST_ACCEPTED + 2);
+        assert_eq!(kept[..2], [samples::fingerprint(1), samples::fingerprint(1005)]);
     }
 }
