@@ -4,7 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use nevertwice_testkit::{Answer, Gate, Gateway, Post, Redis, Reply, Upstream, r400, random_document};
+use nevertwice_testkit::{
+    Answer, Chaos, Fault, Gate, Gateway, Post, Redis, Reply, Upstream, r400, random_document,
+};
 use serde_json::json;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -335,6 +337,68 @@ async fn sr_01_a_frozen_redis_costs_no_request_more_than_its_budget() {
         gateway.admin_get("/readyz").await == (200, json!({"status": "ready", "store": "ok"}))
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_record_that_outlasts_its_answer_and_its_client_is_made_all_the_same() {
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    let chaos = Chaos::start(redis.addr()).await;
+    let slots = [("UPSTREAM", "negative_cache:\n  judge_wait_ms: 300")];
+    let url = format!("redis://{}", chaos.addr());
+    let [slow, other] =
+        [replica(&upstream, &url, &slots).await, replica(&upstream, &redis.url(), &slots).await];
+    let gate = Gate::new();
+    upstream.always(r400().wait_for(&gate));
+    let document = random_document(1, 512);
+    let sent = send(&slow, &document);
+    gate.wait_waiting(1).await;
+    // a record is two calls, one after the other
+    chaos.set(Fault::Late(Duration::from_millis(400)));
+    gate.open();
+    let answer = sent.await.unwrap();
+    assert_eq!((answer.status, answer.is_hit()), (400, false));
+    let not_in_time = [("reason", "store")];
+    assert_eq!(slow.metric("gateway_negative_cache_not_recorded_total", &not_in_time).await, 1.0);
+    other.wait_metric("gateway_negative_cache_entries", &[], 1.0).await;
+    chaos.set(Fault::None);
+    assert!(post(&other, &document).await.is_hit() && post(&slow, &document).await.is_hit());
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_its_refusal_is_recorded_takes_no_other_s_away() {
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    let chaos = Chaos::start(redis.addr()).await;
+    let gateway = replica(&upstream, &format!("redis://{}", chaos.addr()), &[]).await;
+    let (first, last) = (Gate::new(), Gate::new());
+    let replies = [Reply::status(503).wait_for(&first), r400(), r400().wait_for(&last)];
+    upstream.by(move |_, n| replies[usize::try_from(n - 1).unwrap().min(2)].clone());
+    let document = random_document(1, 512);
+    let leader = send(&gateway, &document);
+    first.wait_waiting(1).await;
+    let mut released: Vec<_> = (0..3).map(|_| send(&gateway, &document)).collect();
+    gateway.wait_metric("gateway_body_memory_bytes", &[], 4.0 * 512.0).await;
+    first.open();
+    assert_eq!(leader.await.unwrap().status, 503);
+    // one of the three is refused, recorded and told so, while the others are under way
+    until(Duration::from_secs(10), "one has its answer", async || {
+        released.iter().any(JoinHandle::is_finished)
+    })
+    .await;
+    last.wait_waiting(2).await;
+    let seen = released.iter().position(JoinHandle::is_finished).unwrap();
+    assert_eq!(released.remove(seen).await.unwrap().status, 400);
+    assert!(post(&gateway, &document).await.is_hit());
+    // and the others' clients leave while their records are on their way; one of them leads nobody, and ends with its client
+    chaos.set(Fault::Late(Duration::from_millis(400)));
+    last.open();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    released.iter().for_each(JoinHandle::abort);
+    gateway.wait_metric("gateway_pool_in_use", &[], 0.0).await;
+    tokio::time::sleep(Duration::from_millis(1000)).await;
+    chaos.set(Fault::None);
+    assert!(post(&gateway, &document).await.is_hit());
+    assert_eq!(upstream.calls(), 4);
 }
 
 #[tokio::test]

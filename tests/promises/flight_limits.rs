@@ -36,6 +36,9 @@ async fn cc_06_released_waiters_go_up_as_far_as_the_pool_allows() {
     rest.wait_waiting(10).await;
     gateway.wait_metric("gateway_pool_queued", &[], 80.0).await;
     assert_eq!(gateway.metric("gateway_pool_in_use", &[]).await, 10.0);
+    // whoever came to the pool after that would find room
+    let told = [("tenant", "dev_1"), ("result", "shed")];
+    gateway.wait_metric("gateway_tenant_requests_total", &told, 9.0).await;
     rest.open();
     let (mut fine, mut shed) = (0, 0);
     for answer in sent {

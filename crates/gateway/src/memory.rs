@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use nevertwice_config::checked::{Memory as MemoryConfig, UpstreamMemory};
 use nevertwice_domain::clock::{Clock, Millis};
 use nevertwice_domain::entry::{Candidate, Entry, Expected, Selector};
@@ -50,7 +51,7 @@ pub(crate) struct Memory {
     pub(crate) max_body_bytes: u64,
     pub(crate) max_entries: u64,
     pub(crate) unclassified: Unclassified,
-    accepted: Cache<Fingerprint, Millis>,
+    accepted: Arc<Cache<Fingerprint, Millis>>,
     tracker: TaskTracker,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
@@ -69,14 +70,23 @@ pub(crate) struct UpstreamGuard {
     /// What its key holds beside the bytes of the request.
     key_holds: Vec<Dependency>,
     mass_refusal: Lock<MassRefusalGuard>,
-    /// What was recorded in these times is not used: from the window before the mass-refusal guard tripped until it recovered.
-    distrusted: Lock<VecDeque<(Millis, Millis)>>,
+    distrusted: Arc<Distrusted>,
+}
+
+/// What was recorded in these times is not used: from the window before the mass-refusal guard tripped until it recovered.
+#[derive(Default)]
+struct Distrusted(Lock<VecDeque<(Millis, Millis)>>);
+
+impl Distrusted {
+    fn includes(&self, at: Millis) -> bool {
+        self.0.hold().iter().any(|(since, until)| (*since..=*until).contains(&at))
+    }
 }
 
 impl UpstreamGuard {
     pub(crate) fn new(rules: UpstreamMemory) -> Self {
         let key_holds = crate::upstream::key_holds(&rules);
-        Self { rules, key_holds, mass_refusal: Lock::default(), distrusted: Lock::default() }
+        Self { rules, key_holds, mass_refusal: Lock::default(), distrusted: Arc::default() }
     }
 
     /// The terms on which refusals are judged here.
@@ -111,7 +121,7 @@ impl UpstreamGuard {
 
     /// What was recorded since `since` is not believed, until further notice.
     fn distrust_from(&self, since: Millis) {
-        let mut distrusted = self.distrusted.hold();
+        let mut distrusted = self.distrusted.0.hold();
         if distrusted.len() == DISTRUSTED_KEPT {
             // by then its entries were marked in the store, or have ended
             distrusted.pop_front();
@@ -121,19 +131,19 @@ impl UpstreamGuard {
 
     /// What is recorded from now on is believed again.
     fn trust_from(&self, now: Millis) {
-        if let Some((_, until)) = self.distrusted.hold().back_mut() {
+        if let Some((_, until)) = self.distrusted.0.hold().back_mut() {
             *until = now;
         }
     }
 
     /// Whether any of the time since then is one whose records are not used.
     pub(crate) fn distrusts_since(&self, then: Millis) -> bool {
-        self.distrusted.hold().iter().any(|(_, until)| *until >= then)
+        self.distrusted.0.hold().iter().any(|(_, until)| *until >= then)
     }
 
     /// Whether what was recorded at this time is not used.
     pub(crate) fn distrusts(&self, recorded_at: Millis) -> bool {
-        self.distrusted.hold().iter().any(|(since, until)| (*since..=*until).contains(&recorded_at))
+        self.distrusted.includes(recorded_at)
     }
 }
 
@@ -154,7 +164,7 @@ impl Memory {
             max_body_bytes: config.max_body_bytes,
             max_entries: config.max_entries,
             unclassified: Unclassified::default(),
-            accepted: Cache::new(ACCEPTED_KEPT),
+            accepted: Arc::new(Cache::new(ACCEPTED_KEPT)),
             tracker,
             clock,
             metrics,
@@ -377,18 +387,27 @@ impl Memory {
         let fence = fence.ok_or(NotRecorded::Store)?;
         let _recording = attempt.record().ok_or(NotRecorded::Fenced)?;
         let candidate = Candidate { entry, life, max_entries: self.max_entries };
-        let mut unwatched = Unwatched { memory: self, key: Some(key) };
-        let recorded = timeout_at(deadline.into(), self.store.record(candidate, fence)).await;
-        if recorded.is_ok() {
-            unwatched.key = None;
-        }
-        match recorded {
+        let store = Arc::clone(&self.store);
+        let mut writing = Writing {
+            record: Box::pin(async move { store.record(candidate, fence).await }),
+            is_over: false,
+            memory: self,
+            distrusted: &guard.distrusted,
+            key,
+            judged_at,
+        };
+        match timeout_at(deadline.into(), writing.ended()).await {
             Ok(Ok(Recorded::Stored(entry)))
                 if guard.distrusts(judged_at) || guard.distrusts(entry.recorded_at) =>
             {
                 // the guard tripped while this was written, after the marks, and may be off again by now
                 self.forget_within(key, deadline).await;
                 Err(NotRecorded::Guard)
+            }
+            // the acceptance could not fence it
+            Ok(Ok(Recorded::Stored(_))) if self.accepted_since(&key, judged_at) => {
+                self.forget_within(key, deadline).await;
+                Err(NotRecorded::Fenced)
             }
             Ok(Ok(Recorded::Stored(entry))) => {
                 self.counts(|m| {
@@ -422,18 +441,11 @@ impl Memory {
         match timeout_at(deadline.into(), self.store.forget(&Selector::key(key))).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => self.store_error("forget", &error),
-            Err(_) => self.forget_later(key),
-        }
-    }
-
-    /// Removes an entry without anybody waiting for it.
-    fn forget_later(&self, key: Fingerprint) {
-        let (store, metrics) = (Arc::clone(&self.store), Arc::clone(&self.metrics));
-        self.tracker.spawn(async move {
-            if let Err(error) = store.forget(&Selector::key(key)).await {
-                report(&metrics, "forget", &error);
+            Err(_) => {
+                let (store, metrics) = (Arc::clone(&self.store), Arc::clone(&self.metrics));
+                self.tracker.spawn(async move { forget(store.as_ref(), &metrics, key).await });
             }
-        });
+        }
     }
 
     /// Shows the refusal to the mass-refusal guard, and carries out what follows when it trips.
@@ -471,15 +483,22 @@ impl Memory {
         self.store.tell(news(upstream.clone()));
     }
 
-    /// Marks what was recorded since then, durably.
+    /// Marks what was recorded since then, durably. In a large store that takes longer than the answer may wait, and goes on.
     async fn suspect(&self, upstream: &UpstreamName, since: Millis, deadline: Instant) {
-        match timeout_at(deadline.into(), self.store.suspect(upstream, since)).await {
-            Ok(Ok(marked)) => self.counts(|m| {
-                m.suspects.inc_by(marked);
-            }),
-            Ok(Err(error)) => self.store_error("suspect", &error),
-            Err(_) => self.counts(|m| m.store_error("suspect")),
-        }
+        let (store, metrics, upstream) =
+            (Arc::clone(&self.store), Arc::clone(&self.metrics), upstream.clone());
+        let marking = self.tracker.spawn(async move {
+            match store.suspect(&upstream, since).await {
+                Ok(marked) => {
+                    if let Some(memory) = &metrics.memory {
+                        memory.suspects.inc_by(marked);
+                    }
+                }
+                Err(error) => report(&metrics, "suspect", &error),
+            }
+        });
+        // whether it was done in time makes no difference to this answer: nothing of it is used here
+        let _ = timeout_at(deadline.into(), marking).await;
     }
 
     /// Counts a replay, and says so when a document passes a round number: the first thing an operator should see.
@@ -506,18 +525,57 @@ impl Memory {
     }
 }
 
-/// A record on its way that nobody waits for any more, because its time is up or its client left: it may still be written,
-/// after an acceptance even. Whatever becomes of it is forgotten again.
-struct Unwatched<'a> {
+/// A record on its way. It goes on when nobody waits for it any more, because its time is up or its client left: half of it may be
+/// done. What it finds there is another attempt's, which somebody may have seen, and stays; what it has written itself stays too,
+/// unless the document was accepted meanwhile, or the upstream is not believed.
+struct Writing<'a> {
+    record: BoxFuture<'static, Result<Recorded, StoreError>>,
+    is_over: bool,
     memory: &'a Memory,
-    key: Option<Fingerprint>,
+    distrusted: &'a Arc<Distrusted>,
+    key: Fingerprint,
+    judged_at: Millis,
 }
 
-impl Drop for Unwatched<'_> {
+impl Writing<'_> {
+    async fn ended(&mut self) -> Result<Recorded, StoreError> {
+        let ended = self.record.as_mut().await;
+        self.is_over = true;
+        ended
+    }
+}
+
+impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
-            self.memory.forget_later(key);
+        if self.is_over {
+            return;
         }
+        let record = std::mem::replace(&mut self.record, Box::pin(std::future::pending()));
+        let (store, metrics) = (Arc::clone(&self.memory.store), Arc::clone(&self.memory.metrics));
+        let (accepted, distrusted) = (Arc::clone(&self.memory.accepted), Arc::clone(self.distrusted));
+        let (key, judged_at) = (self.key, self.judged_at);
+        self.memory.tracker.spawn(async move {
+            match record.await {
+                Ok(Recorded::Stored(entry)) => {
+                    let was_accepted = accepted.get(&key).is_some_and(|at| at >= judged_at);
+                    if was_accepted
+                        || distrusted.includes(judged_at)
+                        || distrusted.includes(entry.recorded_at)
+                    {
+                        forget(store.as_ref(), &metrics, key).await;
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => report(&metrics, "record", &error),
+            }
+        });
+    }
+}
+
+/// Removes an entry without anybody waiting for it.
+async fn forget(store: &dyn RefusalStore, metrics: &Metrics, key: Fingerprint) {
+    if let Err(error) = store.forget(&Selector::key(key)).await {
+        report(metrics, "forget", &error);
     }
 }
 

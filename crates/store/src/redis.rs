@@ -137,7 +137,7 @@ impl RedisStore {
     /// Begins to connect, and waits for the first attempt to end: a server that is there is used from the first request on.
     pub async fn start(options: RedisOptions, clock: Arc<dyn Clock>) -> Self {
         let shared = Arc::new(Shared {
-            keys: Keys::new(&options.prefix),
+            keys: Keys::new(&options.prefix, options.db),
             near: Near::new(options.near_bytes),
             options,
             scripts: Scripts::new(),
@@ -318,14 +318,17 @@ impl RefusalStore for RedisStore {
 
     async fn record(&self, candidate: Candidate, fence: Fence) -> Result<Recorded, StoreError> {
         self.shared.check_open()?;
-        let result = self.shared.record(&candidate, fence).await;
-        if result.as_ref().is_err_and(is_passing)
+        let unrecorded = match self.shared.record(&candidate, fence).await {
+            Ok(recorded) => return Ok(recorded),
+            Err(unrecorded) => unrecorded,
+        };
+        if unrecorded.may_be_told_again(&candidate)
             && !self.shared.late().verdict(candidate, fence, self.shared.now())
             && self.shared.link.first_in_a_while("late")
         {
             tracing::warn!("too many verdicts wait for the refusal store, further ones are not remembered");
         }
-        result
+        Err(unrecorded.error)
     }
 
     async fn import(

@@ -36,6 +36,10 @@ struct InHand {
     inner: MemoryStore,
     write: Semaphore,
     marks_fail: AtomicBool,
+    forgets_fail: AtomicBool,
+    /// Marks wait for this.
+    marks_wait: AtomicBool,
+    mark: Semaphore,
 }
 
 #[async_trait]
@@ -73,12 +77,18 @@ impl RefusalStore for InHand {
     }
 
     async fn forget(&self, which: &Selector) -> Result<u64, StoreError> {
+        if self.forgets_fail.load(Ordering::SeqCst) {
+            return Err(StoreError { kind: StoreErrorKind::Io, message: "the disk is gone".to_owned() });
+        }
         self.inner.forget(which).await
     }
 
     async fn suspect(&self, upstream: &UpstreamName, since: Millis) -> Result<u64, StoreError> {
         if self.marks_fail.load(Ordering::SeqCst) {
             return Err(StoreError { kind: StoreErrorKind::Io, message: "the disk is gone".to_owned() });
+        }
+        if self.marks_wait.load(Ordering::SeqCst) {
+            self.mark.acquire().await.unwrap().forget();
         }
         self.inner.suspect(upstream, since).await
     }
@@ -124,6 +134,9 @@ impl Bench {
             inner: MemoryStore::new(Arc::<ManualClock>::clone(&clock)),
             write: Semaphore::new(0),
             marks_fail: AtomicBool::new(false),
+            forgets_fail: AtomicBool::new(false),
+            marks_wait: AtomicBool::new(false),
+            mark: Semaphore::new(0),
         });
         let memory = Memory::new(
             config.memory.as_ref().unwrap(),
@@ -147,12 +160,16 @@ impl Bench {
 
     /// The upstream refuses the document: looked up, judged and recorded as an exchange does it.
     async fn refuse(&self, n: u64) -> Result<Arc<Entry>, NotRecorded> {
+        self.refuse_within(n, LIMIT).await
+    }
+
+    async fn refuse_within(&self, n: u64, limit: Duration) -> Result<Arc<Entry>, NotRecorded> {
         let upstream = samples::upstream("ocr");
         let attempt = self.memory.flights.join(Self::asked(n).fingerprint);
         let (_, fence) = self.memory.recall(&Self::asked(n), &upstream, &self.guard).await;
         let now = self.clock.now();
         let entry = Entry { first_refused_at: now, recorded_at: now, ..samples::entry(n) };
-        let (life, until) = (self.guard.rules.life.clone(), Instant::now() + LIMIT);
+        let (life, until) = (self.guard.rules.life.clone(), Instant::now() + limit);
         self.memory.record(entry, life, &attempt, fence, &self.guard, until).await
     }
 
@@ -240,6 +257,67 @@ async fn a_refusal_that_is_being_written_when_the_guard_trips_is_not_left_behind
     }
 }
 
+/// What becomes of the document while the record of an attempt is on its way and its client has left.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Meanwhile {
+    Nothing,
+    /// Another attempt was refused too, and its caller has seen it.
+    Recorded,
+    Accepted,
+    /// The guard trips.
+    Distrusted,
+}
+
+#[tokio::test]
+async fn a_record_that_nobody_waits_for_any_more_takes_away_what_nobody_may_see_and_no_more() {
+    use Meanwhile::{Accepted, Distrusted, Nothing, Recorded};
+    for meanwhile in [Nothing, Recorded, Accepted, Distrusted] {
+        let bench = Bench::new().await;
+        {
+            let mut left = Box::pin(bench.refuse(SLOW));
+            assert!(poll!(&mut left).is_pending());
+        }
+        bench.clock.advance_ms(10);
+        match meanwhile {
+            Nothing => {}
+            Recorded => {
+                let fence = bench.store.inner.recall(&samples::fingerprint(SLOW)).await.unwrap().fence;
+                bench.store.inner.record(samples::candidate(SLOW), fence).await.unwrap();
+                assert!(bench.is_known(SLOW).await);
+            }
+            Accepted => bench.accept(SLOW).await,
+            // with the slow one these are three
+            Distrusted => {
+                bench.refuse(1).await.unwrap();
+                assert_eq!(bench.refuse(2).await.err(), Some(NotRecorded::Guard));
+            }
+        }
+        bench.clock.advance_ms(10);
+        bench.write();
+        bench.memory.tracker.close();
+        bench.memory.tracker.wait().await;
+        let stays = matches!(meanwhile, Nothing | Recorded);
+        assert_eq!(bench.is_stored(SLOW).await, stays, "{meanwhile:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_that_is_being_written_when_the_document_is_accepted_is_not_left_behind() {
+    let bench = Bench::new().await;
+    {
+        let mut slow = Box::pin(bench.refuse(SLOW));
+        assert!(poll!(&mut slow).is_pending());
+        bench.clock.advance_ms(10);
+        // for a moment the store cannot fence it
+        bench.store.forgets_fail.store(true, Ordering::SeqCst);
+        bench.accept(SLOW).await;
+        bench.store.forgets_fail.store(false, Ordering::SeqCst);
+        bench.write();
+        assert_eq!(slow.await.err(), Some(NotRecorded::Fenced));
+    }
+    assert!(!bench.is_known(SLOW).await && !bench.is_stored(SLOW).await);
+}
+
 #[tokio::test]
 async fn the_window_is_not_used_though_the_store_could_not_mark_it() {
     let bench = Bench::new().await;
@@ -258,6 +336,21 @@ async fn the_window_is_not_used_though_the_store_could_not_mark_it() {
     assert!(!bench.is_stored(1).await);
     bench.refuse(1).await.unwrap();
     assert!(bench.is_known(1).await);
+}
+
+#[tokio::test]
+async fn marks_that_take_longer_than_an_answer_may_wait_are_made_all_the_same() {
+    let bench = Bench::new().await;
+    bench.store.marks_wait.store(true, Ordering::SeqCst);
+    for n in 1..=2 {
+        bench.refuse(n).await.unwrap();
+    }
+    assert_eq!(bench.refuse_within(3, Duration::from_millis(1)).await.err(), Some(NotRecorded::Guard));
+    assert!(bench.is_on() && bench.is_stored(1).await, "not marked yet");
+    bench.store.mark.add_permits(1);
+    bench.memory.tracker.close();
+    bench.memory.tracker.wait().await;
+    assert!(!bench.is_stored(1).await && !bench.is_stored(2).await);
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use nevertwice_domain::tenant::{TenantId, UpstreamName};
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     tag: String,
+    db: i64,
 }
 
 macro_rules! names {
@@ -40,8 +41,16 @@ macro_rules! names_of {
 }
 
 impl Keys {
-    pub(super) fn new(prefix: &str) -> Self {
-        Self { tag: format!("{{{prefix}}}") }
+    pub(super) fn new(prefix: &str, db: i64) -> Self {
+        Self { tag: format!("{{{prefix}}}"), db }
+    }
+
+    /// The channel of what happens. Unlike keys, channels are of all databases of a server: each database has its own.
+    pub(super) fn events(&self) -> String {
+        match self.db {
+            0 => format!("{}:events", self.tag),
+            db => format!("{}:events:{db}", self.tag),
+        }
     }
 
     names_by_key! {
@@ -82,8 +91,6 @@ impl Keys {
         tripped = "tripped";
         /// The layout of all this.
         schema = "schema";
-        /// The channel of what happens.
-        events = "events";
         /// Operations at upstreams in the order in which they came.
         operations = "ops";
         /// Operations of the gateway's own making, likewise.
@@ -135,7 +142,7 @@ mod tests {
 
     #[test]
     fn all_keys_share_a_slot_and_none_is_long() {
-        let keys = Keys::new("nevertwice");
+        let keys = Keys::new("nevertwice", 0);
         let key = Fingerprint::from_bytes([0xab; 32]);
         for name in [keys.entry(&key), keys.strike(&key), keys.lease(&key), keys.epoch(), keys.events()] {
             assert!(name.starts_with("{nevertwice}:") && name.len() <= 128, "{name}");

@@ -27,6 +27,8 @@ type Untold = BTreeMap<(UpstreamName, bool), Vec<[u8; 32]>>;
 /// What is to be told, and where what is heard goes.
 pub(super) struct Desk {
     untold: Mutex<Untold>,
+    /// Guards whose state the store does not know yet: since when nothing is used, or that they are off. The latest of each.
+    owed: Mutex<BTreeMap<UpstreamName, Option<Millis>>>,
     heard: mpsc::Sender<News>,
     /// Taken once, by whoever wants to hear.
     ear: Mutex<Option<mpsc::Receiver<News>>>,
@@ -35,7 +37,7 @@ pub(super) struct Desk {
 impl Desk {
     pub(super) fn new() -> Self {
         let (heard, ear) = mpsc::channel(HEARD);
-        Self { untold: Mutex::default(), heard, ear: Mutex::new(Some(ear)) }
+        Self { untold: Mutex::default(), owed: Mutex::default(), heard, ear: Mutex::new(Some(ear)) }
     }
 
     pub(super) fn ear(&self) -> Option<mpsc::Receiver<News>> {
@@ -46,6 +48,10 @@ impl Desk {
     pub(super) fn hear(&self, news: News) {
         // nobody listens, or nobody keeps up
         let _ = self.heard.try_send(news);
+    }
+
+    fn owed(&self) -> MutexGuard<'_, BTreeMap<UpstreamName, Option<Millis>>> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn untold(&self) -> MutexGuard<'_, Untold> {
@@ -93,8 +99,7 @@ impl Shared {
 
     /// Tells the fleet: judgements with the next tick, the rest at once.
     pub(super) fn tell(self: &Arc<Self>, news: News) {
-        let sender = self.leases.process();
-        let (event, state) = match news {
+        let (upstream, since) = match news {
             News::Judged { upstream, document, refused } => {
                 let mut untold = self.desk.untold();
                 if untold.len() < UPSTREAMS {
@@ -105,24 +110,38 @@ impl Shared {
                 }
                 return;
             }
-            News::Tripped { upstream, since } => {
-                let mut state = pipe();
-                state.hset(self.keys.tripped(), upstream.as_str(), since.0).ignore();
-                (Event::Tripped(sender, upstream, since), state)
-            }
-            News::Recovered { upstream } => {
-                let mut state = pipe();
-                state.hdel(self.keys.tripped(), upstream.as_str()).ignore();
-                (Event::Recovered(sender, upstream), state)
-            }
+            News::Tripped { upstream, since } => (upstream, Some(since)),
+            News::Recovered { upstream } => (upstream, None),
         };
+        self.desk.owed().insert(upstream, since);
         let shared = Arc::clone(self);
-        self.tasks.spawn(async move {
-            let mut commands = state;
-            publish(&mut commands, &shared, &event);
-            // unheard, the others find out by themselves
-            let _: Result<(), StoreError> = shared.link.ask(&commands, shared.options.write).await;
-        });
+        self.tasks.spawn(async move { shared.tell_guards().await });
+    }
+
+    /// Tells the store and the fleet of guards. What cannot be told is told later: a guard that the store has on by mistake would be
+    /// on for everybody who connects.
+    pub(super) async fn tell_guards(&self) {
+        let (sender, tripped) = (self.leases.process(), self.keys.tripped());
+        let owed = self.desk.owed().clone();
+        for (upstream, since) in owed {
+            let mut commands = pipe();
+            let event = match since {
+                Some(since) => {
+                    commands.hset(&tripped, upstream.as_str(), since.0).ignore();
+                    Event::Tripped(sender, upstream.clone(), since)
+                }
+                None => {
+                    commands.hdel(&tripped, upstream.as_str()).ignore();
+                    Event::Recovered(sender, upstream.clone())
+                }
+            };
+            publish(&mut commands, self, &event);
+            let told: Result<(), StoreError> = self.link.ask(&commands, self.options.write).await;
+            let mut owed = self.desk.owed();
+            if told.is_ok() && owed.get(&upstream) == Some(&since) {
+                owed.remove(&upstream);
+            }
+        }
     }
 
     /// Sends the judgements that were gathered.
@@ -159,10 +178,12 @@ impl Shared {
         }
     }
 
-    /// What the store says of guards, to a process that has just connected.
+    /// What the store says of guards, to a process that has just connected. What that process knows better is not news.
     pub(super) fn heard_at_start(&self, tripped: &BTreeMap<String, i64>) {
         for (name, since) in tripped {
-            if let Ok(upstream) = UpstreamName::new(name) {
+            if let Ok(upstream) = UpstreamName::new(name)
+                && !self.desk.owed().contains_key(&upstream)
+            {
                 self.desk.hear(News::Tripped { upstream, since: Millis(*since) });
             }
         }

@@ -142,7 +142,9 @@ impl Shared {
                     }
                     Ok(_) => Ok(Found::Unusable(fence)),
                     Err(value::Malformed) => {
-                        tracing::error!(fingerprint = %key, "a stored entry is damaged and not used: the next refusal is recorded in its place");
+                        if self.link.first_in_a_while("damaged") {
+                            tracing::error!(fingerprint = %key, "a stored entry is damaged and not used: the next refusal is recorded in its place");
+                        }
                         Ok(Found::Unusable(fence))
                     }
                 }

@@ -104,7 +104,7 @@ pub(super) async fn look(wire: Wire, options: &RedisOptions, clock: &dyn Clock) 
         wire,
         options,
         clock,
-        keys: Keys::new(&options.prefix),
+        keys: Keys::new(&options.prefix, options.db),
         scratch: Scratch::new(&options.prefix, random),
         found: Vec::new(),
     };

@@ -12,10 +12,10 @@ use nevertwice_domain::fingerprint::Fingerprint;
 use nevertwice_domain::strike::StrikeOutcome;
 use redis::{FromRedisValue, Value};
 
-use super::Shared;
 use super::event::{self, Event};
 use super::operations::{STEP, corrupt, key_of, number, tally, text};
 use super::value::{self, StoredStrike};
+use super::{Shared, is_passing};
 use crate::keeping::{REMNANT_MS, STRIKE_MS, goes_on, is_in_a_row, is_live, is_servable};
 use crate::{Fence, Imported, Moved, Recorded, StoreError, StoreErrorKind};
 
@@ -48,6 +48,26 @@ struct Decision {
     tally: Tally,
 }
 
+/// Why nothing is known to be recorded.
+pub(super) struct Unrecorded {
+    pub(super) error: StoreError,
+    /// The server may have written it all the same.
+    may_be_written: bool,
+}
+
+impl Unrecorded {
+    /// Whether the same may be told again later. Of two refusals in a row the second is not to be the first one told twice.
+    pub(super) fn may_be_told_again(&self, candidate: &Candidate) -> bool {
+        is_passing(&self.error) && !(self.may_be_written && candidate.life.needs_strikes())
+    }
+}
+
+impl From<StoreError> for Unrecorded {
+    fn from(error: StoreError) -> Self {
+        Self { error, may_be_written: false }
+    }
+}
+
 impl Before {
     /// Whether a forget bars an attempt that began at `fence` from putting `entry`.
     fn bars(&self, fence: Fence, entry: &Entry, first_refused_at: Millis) -> bool {
@@ -63,7 +83,7 @@ impl Before {
 
 impl Shared {
     /// Decides on what is there, and writes if that has not changed.
-    pub(super) async fn record(&self, candidate: &Candidate, fence: Fence) -> Result<Recorded, StoreError> {
+    pub(super) async fn record(&self, candidate: &Candidate, fence: Fence) -> Result<Recorded, Unrecorded> {
         let key = &candidate.entry.fingerprint;
         // all steps together have the time that a record may take
         let until = Instant::now() + self.options.write;
@@ -82,7 +102,9 @@ impl Shared {
                 }
             };
             let carried = before.present.as_ref().filter(|_| decision.carried).map_or(0, |(_, t)| t.replays);
-            if self.commit(key, &before, &decision, candidate.max_entries.max(1), now, until).await? {
+            let most = candidate.max_entries.max(1);
+            let committed = self.commit(key, &before, &decision, most, now, until).await;
+            if committed.map_err(|error| Unrecorded { error, may_be_written: true })? {
                 if let Recorded::Stored(entry) = &recorded {
                     if decision.carried {
                         self.near.put(entry, carried, mark);
@@ -95,7 +117,7 @@ impl Shared {
                 return Ok(recorded);
             }
         }
-        Err(StoreErrorKind::Busy.error("others kept changing the entry under this fingerprint"))
+        Err(StoreErrorKind::Busy.error("others kept changing the entry under this fingerprint").into())
     }
 
     /// Puts an entry as it is, if nothing live is there.
@@ -249,7 +271,7 @@ impl Shared {
         // it is recorded, whatever becomes of this: what stays now goes with the next record
         let _ = self.evict(usize::try_from(excess).unwrap_or(0), &expired, &oldest, until).await;
         let _ = self.drop_strikes(&strikes, left(until)).await;
-        if excess.cast_unsigned() >= VICTIMS && excess > 0 {
+        if excess.cast_unsigned() >= VICTIMS && excess > 0 && self.link.first_in_a_while("excess") {
             // the bound was lowered by a lot: the rest goes with the next records
             tracing::info!("the refusal store holds more entries than `max_entries`, the oldest go in steps");
         }

@@ -232,6 +232,9 @@ async fn look_after(shared: &Arc<Shared>, wire: &Wire) {
             }
         }
         if shared.link.is_up() {
+            // whatever is still unanswered: a lease does not wait until the replays are told
+            let prolonging = Arc::clone(shared);
+            shared.tasks.spawn(async move { prolong(&prolonging).await });
             if errands.as_ref().is_none_or(JoinHandle::is_finished) {
                 unheard = if shared.echo.is_heard() { 0 } else { unheard + 1 };
                 if unheard == DEAF {
@@ -244,7 +247,7 @@ async fn look_after(shared: &Arc<Shared>, wire: &Wire) {
                 }
                 let shared = Arc::clone(shared);
                 errands = Some(shared.clone().tasks.spawn(async move {
-                    prolong(&shared).await;
+                    shared.tell_guards().await;
                     shared.tell_judgements().await;
                     // what could not be told is told later
                     let _ = shared.tell_replays().await;

@@ -268,6 +268,19 @@ async fn what_strangers_write_is_no_entry_and_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_entry_that_is_asked_for_again_and_again_is_one_line() {
+    let log = Log::start();
+    let server = Redis::start();
+    let store = store(server.addr()).await;
+    must_record(&store, 1).await;
+    server.ask(&["hset", &entry_key(1), "b", "another body"]);
+    for _ in 0..100 {
+        assert!(!knows(&store, 1).await);
+    }
+    assert_eq!(log.lines("damaged").count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_are_short_values_are_bounded_and_neighbours_are_safe() {
     let server = Redis::start();
     let store = store(server.addr()).await;

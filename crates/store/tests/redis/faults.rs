@@ -112,6 +112,27 @@ async fn a_server_that_kept_its_data_goes_on_as_it_was() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forget_at_a_server_that_lacks_the_latest_ones_bars_what_began_before_it() {
+    let server = Redis::start();
+    let (a, b) = pair(server.addr()).await;
+    let forget = async |n| assert!(b.forget(&Selector::key(samples::fingerprint(n))).await.is_ok());
+    let epoch = format!("{{{PREFIX}}}:epoch");
+    forget(7).await;
+    let passed_on = server.ask(&["get", &epoch]);
+    forget(8).await;
+    forget(9).await;
+    let Ok(began) = a.recall(&samples::fingerprint(1)).await else { panic!("it answers") };
+    // a failover to a replica that had not heard of the last two: their numbers come again
+    server.ask(&["set", &epoch, &passed_on]);
+    server.ask(&["zremrangebyrank", &format!("{{{PREFIX}}}:keyed"), "1", "2"]);
+    forget(1).await;
+    forget(2).await;
+    let late = a.record(samples::candidate(1), began.fence).await;
+    assert!(matches!(late, Ok(Recorded::Fenced)), "{late:?}");
+    must_record(&a, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_comes_later_is_joined() {
     let log = Log::start();
     let mut server = Redis::start();

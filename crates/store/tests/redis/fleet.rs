@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use nevertwice_domain::clock::Millis;
 use nevertwice_domain::entry::Selector;
+use nevertwice_store::redis::RedisOptions;
 use nevertwice_store::suite::samples;
-use nevertwice_store::{ListOrder, ListQuery, Recorded, RefusalStore};
-use nevertwice_testkit::Redis;
+use nevertwice_store::{ListOrder, ListQuery, News, Recorded, RefusalStore};
+use nevertwice_testkit::{Chaos, Fault, Redis};
 use tokio::task::JoinSet;
 
 use super::bench::*;
@@ -64,6 +65,47 @@ async fn suspects_and_accepted_documents_are_served_by_nobody() {
     until("the near copy drops", SECOND, async || !near(&a, 1)).await;
     until("the acceptance is known", SECOND, async || a.has_accepted(&samples::upstream("ocr"))).await;
     assert!(store(server.addr()).await.has_accepted(&samples::upstream("ocr")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_database_is_another_fleet() {
+    let server = Redis::start();
+    let in_database = async |db| start(RedisOptions { db, ..options(server.addr(), PREFIX) }).await;
+    let (a, b, other) = (in_database(3).await, in_database(3).await, in_database(4).await);
+    let zero = in_database(0).await;
+    let [mut at_b, mut at_other, mut at_zero] =
+        [&b, &other, &zero].map(|store| store.news().unwrap_or_else(|| panic!("nobody took it")));
+    let news = News::Tripped { upstream: samples::upstream("ocr"), since: Millis(5) };
+    a.tell(news.clone());
+    assert_eq!(at_b.recv().await, Some(news));
+    must_record(&a, 1).await;
+    assert!(knows(&b, 1).await && !knows(&other, 1).await && !knows(&zero, 1).await);
+    assert!(at_other.try_recv().is_err() && at_zero.try_recv().is_err(), "the guards of others are theirs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_the_end_of_a_guard_that_could_not_be_told_is_told_later() {
+    let server = Redis::start();
+    for outage in [Fault::Silence, Fault::Reset] {
+        let chaos = Chaos::start(server.addr()).await;
+        let (a, b) = (start(hasty(chaos.addr())).await, store(server.addr()).await);
+        let [mut at_a, mut at_b] =
+            [&a, &b].map(|store| store.news().unwrap_or_else(|| panic!("nobody took it")));
+        let upstream = samples::upstream("ocr");
+        let tripped = News::Tripped { upstream: upstream.clone(), since: Millis(5) };
+        a.tell(tripped.clone());
+        assert_eq!(at_b.recv().await, Some(tripped));
+        chaos.set(outage);
+        let recovered = News::Recovered { upstream };
+        a.tell(recovered.clone());
+        // time enough to find that it cannot be told
+        tokio::time::sleep(SECOND).await;
+        chaos.set(Fault::None);
+        let heard = tokio::time::timeout(LONG, at_b.recv()).await;
+        assert_eq!(heard, Ok(Some(recovered)), "{outage:?}");
+        assert_eq!(server.ask(&["hgetall", &format!("{{{PREFIX}}}:tripped")]), "", "{outage:?}");
+        assert!(at_a.try_recv().is_err(), "{outage:?}: what it said itself is no news");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -182,6 +224,21 @@ async fn two_writers_at_the_bound_never_leave_more_than_it() {
     // nothing is left of those that went
     let keys = server.ask(&["keys", &format!("{{{PREFIX}}}:e:*")]);
     assert_eq!(keys.lines().count(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_newest_is_not_the_oldest_though_the_count_was_lost() {
+    let server = Redis::start();
+    let store = store(server.addr()).await;
+    for n in 0..10 {
+        stored(record_bounded(&store, n, 10).await);
+    }
+    // as a server does that evicts
+    server.ask(&["del", &format!("{{{PREFIX}}}:seq")]);
+    for n in 10..15 {
+        stored(record_bounded(&store, n, 10).await);
+        assert!(knows(&store, n).await && !knows(&store, n - 10).await, "{n}");
+    }
 }
 
 async fn record_bounded(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nevertwice_domain::entry::Selector;
+use nevertwice_domain::entry::{Candidate, Selector};
 use nevertwice_store::suite::samples;
 use nevertwice_store::{RefusalStore, StoreErrorKind};
 use nevertwice_testkit::{Chaos, Fault, Redis};
@@ -49,6 +49,26 @@ async fn slow_verdicts_of_an_outage_are_recorded_after_it_unless_something_came_
     // nothing comes later still
     must_record(&cut_off, 100).await;
     assert_eq!(other.entries().await.ok(), Some(3));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_a_refusal_whose_record_was_not_answered_counts_once() {
+    let server = Redis::start();
+    let chaos = Chaos::start(server.addr()).await;
+    let slow = start(hasty(chaos.addr())).await;
+    let other = store(server.addr()).await;
+    let confirmed = Candidate { life: samples::confirmed(2), ..samples::candidate(1) };
+    assert!(recall(&slow, 1).await.is_ok());
+    let fence = last_fence(&slow);
+    // of the two answers the first comes in time
+    chaos.set(Fault::Late(Duration::from_millis(120)));
+    assert!(slow.record(confirmed.clone(), fence).await.is_err());
+    chaos.set(Fault::None);
+    until("it works again", LONG, async || recall(&slow, 9).await.is_ok()).await;
+    // time enough for what is told late
+    tokio::time::sleep(2 * SECOND).await;
+    assert!(!knows(&other, 1).await, "one refusal is not two");
+    stored(other.record(confirmed, fence).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

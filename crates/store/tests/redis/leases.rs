@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nevertwice_domain::clock::{ManualClock, Millis};
-use nevertwice_store::redis::{HeldLease, RedisStore, RemoteAttempt, RemoteLanding};
+use nevertwice_store::redis::{HeldLease, RedisOptions, RedisStore, RemoteAttempt, RemoteLanding};
 use nevertwice_store::suite::samples;
 use nevertwice_store::{Lease, RefusalStore};
-use nevertwice_testkit::Redis;
+use nevertwice_testkit::{Chaos, Fault, Redis};
 use tokio::task::JoinSet;
 
 use super::bench::*;
@@ -187,6 +187,30 @@ async fn slow_a_lease_is_prolonged_while_its_process_lives_and_no_longer() {
     })
     .await;
     assert!(after < Duration::from_millis(6000), "{after:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_a_lease_is_prolonged_though_answers_are_slow_and_there_is_much_to_tell() {
+    // told in a dozen calls, one after the other
+    const REPLAYED: u64 = 3200;
+    let server = Redis::start();
+    let chaos = Chaos::start(server.addr()).await;
+    let a = start(RedisOptions { near_bytes: 16 << 20, ..options(chaos.addr(), PREFIX) }).await;
+    let b = store(server.addr()).await;
+    for n in 0..REPLAYED {
+        must_record(&a, 1000 + n).await;
+    }
+    let _lease = held(look(&a, 1).await);
+    chaos.set(Fault::Late(Duration::from_millis(400)));
+    for n in 0..REPLAYED {
+        let key = samples::fingerprint(1000 + n);
+        assert_eq!(a.count_replay(&key, &samples::tenant("a"), Millis(1_700_000_000_000)), 1);
+    }
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(6500) {
+        assert!(matches!(look(&b, 1).await, Lease::Elsewhere(_)), "after {:?}", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

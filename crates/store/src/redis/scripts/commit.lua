@@ -18,11 +18,11 @@ if (redis.call('GET', KEYS[3]) or '') ~= ARGV[1] or old('q') ~= ARGV[2] or old('
 end
 if ARGV[10] ~= '' then
   redis.call('SET', KEYS[2], ARGV[10], 'PX', ARGV[11])
-  redis.call('ZADD', KEYS[8], redis.call('INCR', KEYS[9]), ARGV[5])
+  redis.call('ZADD', KEYS[8], next_number(KEYS[9], KEYS[8]), ARGV[5])
 end
 local seq = '0'
 if ARGV[13] == '1' then
-  seq = redis.call('INCR', KEYS[7])
+  seq = next_number(KEYS[7], KEYS[5])
   if ARGV[18] ~= '1' then redis.call('DEL', KEYS[1]) end
   redis.call('HDEL', KEYS[1], 's')
   redis.call('HSET', KEYS[1], 'm', ARGV[14], 'b', ARGV[15], 'x', ARGV[16], 'c', ARGV[17], 'q', seq)

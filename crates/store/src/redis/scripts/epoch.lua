@@ -10,6 +10,24 @@ local function latest_forget(epoch, floor)
   redis.pcall('SET', floor, number)
   return number
 end
+-- The number of a new forget: by the clock, so that it is later than all that were given before, those too that a failover lost.
+local function next_forget(epoch, floor)
+  local latest = latest_forget(epoch, floor)
+  local t = redis.call('TIME')
+  local now = string.format('%d%06d', t[1], t[2])
+  if tonumber(now) > tonumber(latest) then redis.call('SET', epoch, now) end
+  return redis.call('INCR', epoch)
+end
+-- The next number of those in a set, later than all of them though the counter was lost.
+local function next_number(counter, set)
+  local number = redis.call('INCR', counter)
+  local last = tonumber(redis.call('ZRANGE', set, -1, -1, 'WITHSCORES')[2])
+  if last and last >= number then
+    number = last + 1
+    redis.call('SET', counter, string.format('%.0f', number))
+  end
+  return number
+end
 -- Whether a lease is the one with this token; another's value is not.
 local function is_held(lease, token)
   return token ~= '' and redis.pcall('GET', lease) == token
