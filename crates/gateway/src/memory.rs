@@ -337,11 +337,16 @@ impl Memory {
         let (store, metrics) = (Arc::clone(&self.store), Arc::clone(&self.metrics));
         let (key, of) = (asked.fingerprint, upstream.clone());
         let mut removal = Box::pin(async move {
-            if contested {
-                // another attempt at this document was refused and is being recorded
-                store.forget(&Selector::key(key)).await?;
-            }
-            store.accept(&key, &of).await
+            // another attempt at this document was refused and is being recorded; the store is to know of the acceptance even where
+            // that cannot be barred now
+            let bar = async {
+                match contested {
+                    true => store.forget(&Selector::key(key)).await.map(drop),
+                    false => Ok(()),
+                }
+            };
+            let (barred, accepted) = futures_util::join!(bar, store.accept(&key, &of));
+            barred.and(accepted)
         });
         let report = move |removed: Result<Result<bool, StoreError>, _>| match removed {
             Ok(Ok(_)) => {}

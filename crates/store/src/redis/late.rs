@@ -20,6 +20,8 @@ const MOST_ACCEPTED: usize = 8192;
 const BYTES: usize = 16 << 20;
 /// How old something may be that is told late.
 const OLD_MS: u64 = 60 * 60 * 1000;
+/// How long a verdict lives at most that is told late: another process may have seen the document accepted meanwhile.
+const LIFE_MS: u64 = 60 * 60 * 1000;
 
 /// What waits.
 #[derive(Debug, Default)]
@@ -61,7 +63,8 @@ impl Learned {
 impl Late {
     /// Keeps a verdict, if there is room. Returns whether it did. Behind an acceptance of the document there is nothing to keep: the
     /// attempt may be from before it.
-    pub(super) fn verdict(&mut self, candidate: Candidate, fence: Fence, at: Millis) -> bool {
+    pub(super) fn verdict(&mut self, mut candidate: Candidate, fence: Fence, at: Millis) -> bool {
+        candidate.life = candidate.life.capped(LIFE_MS);
         let key = candidate.entry.fingerprint;
         if self.waiting.iter().any(|learned| learned.key == key && matches!(learned.what, What::Accepted(_)))
         {
