@@ -198,6 +198,7 @@ impl Shared {
             .key(keys.epoch())
             .key(keys.keyed())
             .key(keys.floor())
+            .key(keys.wide())
             .arg(key.as_bytes())
             .arg(keys.events())
             .arg(Event::Gone(*key).encode())

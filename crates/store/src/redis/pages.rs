@@ -80,6 +80,7 @@ impl Shared {
         let mut call = self.scripts.forget.key(keys.epoch());
         call.key(keys.wide())
             .key(keys.floor())
+            .key(keys.keyed())
             .arg(event::encode_selector(which))
             .arg(keys.events())
             .arg(event.encode())

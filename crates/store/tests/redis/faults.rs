@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nevertwice_domain::entry::Selector;
-use nevertwice_store::redis::RedisStore;
+use nevertwice_store::redis::{RedisOptions, RedisStore};
 use nevertwice_store::suite::samples;
 use nevertwice_store::{Lease, Recorded, RefusalStore, StoreErrorKind};
 use nevertwice_testkit::{Chaos, Fault, Redis};
@@ -125,11 +125,99 @@ async fn a_forget_at_a_server_that_lacks_the_latest_ones_bars_what_began_before_
     // a failover to a replica that had not heard of the last two: their numbers come again
     server.ask(&["set", &epoch, &passed_on]);
     server.ask(&["zremrangebyrank", &format!("{{{PREFIX}}}:keyed"), "1", "2"]);
+    assert_eq!(server.ask(&["zcard", &format!("{{{PREFIX}}}:keyed")]), "2");
     forget(1).await;
     forget(2).await;
     let late = a.record(samples::candidate(1), began.fence).await;
     assert!(matches!(late, Ok(Recorded::Fenced)), "{late:?}");
     must_record(&a, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_server_drops_of_its_forgets_bars_what_began_before_them() {
+    let server = Redis::start();
+    let (a, b) = pair(server.addr()).await;
+    let by_key = Selector::key(samples::fingerprint(1));
+    let by_document = Selector { document: Some(samples::document(1)), ..Selector::default() };
+    for (n, part) in ["keyed", "wide", "floor", "epoch"].into_iter().enumerate() {
+        for (which, again) in [(&by_key, &by_document), (&by_document, &by_key)] {
+            let Ok(began) = a.recall(&samples::fingerprint(1)).await else { panic!("it answers") };
+            assert!(b.forget(which).await.is_ok());
+            assert_eq!(server.ask(&["del", &format!("{{{PREFIX}}}:{part}")]), "1", "{part}");
+            let late = a.record(samples::candidate(1), began.fence).await;
+            assert!(matches!(late, Ok(Recorded::Fenced)), "{part} was lost: {late:?}");
+            // nor when another forget has come since, which is about something else
+            let other =
+                Selector { document: again.document.map(|_| samples::document(9)), ..Selector::default() };
+            let other = if again.document.is_some() { other } else { Selector::key(samples::fingerprint(9)) };
+            assert!(b.forget(&other).await.is_ok());
+            let late = a.record(samples::candidate(1), began.fence).await;
+            assert!(matches!(late, Ok(Recorded::Fenced)), "{part} was lost: {late:?}");
+            // what begins now is as good as any, also under a forget of something else
+            let fresh = 10 + n as u64;
+            let Ok(began) = a.recall(&samples::fingerprint(fresh)).await else { panic!("it answers") };
+            assert!(b.forget(&Selector::key(samples::fingerprint(9))).await.is_ok());
+            stored(a.record(samples::candidate(fresh), began.fence).await);
+            assert!(b.forget(&Selector::key(samples::fingerprint(fresh))).await.is_ok());
+        }
+    }
+}
+
+/// A server that is asked to keep ten times what it can hold, by each policy: no call fails but for want of memory, what is found is
+/// right, nothing that was forgotten comes back, and the index is bounded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_a_server_that_evicts_loses_entries_and_nothing_else() {
+    const MOST: u64 = 600;
+    let log = Log::start();
+    for policy in ["allkeys-lru", "allkeys-random", "volatile-ttl", "noeviction"] {
+        let server = Redis::with(&["--maxmemory", "6mb", "--maxmemory-policy", policy]);
+        let far = || async { start(RedisOptions { near_bytes: 0, ..options(server.addr(), PREFIX) }).await };
+        let (a, b) = (far().await, far().await);
+        let (mut forgotten, mut full, mut fenced, mut found) = (Vec::new(), 0, 0, 0);
+        for n in 0..4000 {
+            let store = if n % 2 == 0 { &a } else { &b };
+            let key = samples::fingerprint(n);
+            let recalled = store.recall(&key).await;
+            let fence = recalled.unwrap_or_else(|error| panic!("{policy}: {error}")).fence;
+            let mut candidate = bounded(n, MOST);
+            candidate.entry.body = vec![b'x'; 12_000].into();
+            match store.record(candidate, fence).await {
+                Ok(Recorded::Stored(_)) => {}
+                Ok(Recorded::Fenced) => fenced += 1,
+                Err(error) if error.kind == StoreErrorKind::Full => full += 1,
+                other => panic!("{policy}: {other:?}"),
+            }
+            let earlier = n * 7919 % (n + 1);
+            if let Some(entry) = recall(&b, earlier).await.unwrap_or_else(|error| panic!("{policy}: {error}"))
+            {
+                assert_eq!((entry.fingerprint, entry.body.len()), (samples::fingerprint(earlier), 12_000));
+                assert!(!forgotten.contains(&earlier), "{policy}: {earlier} came back");
+                found += 1;
+            }
+            if n % 40 == 39 {
+                match a.forget(&Selector::key(samples::fingerprint(n - 1))).await {
+                    Ok(_) => forgotten.push(n - 1),
+                    Err(error) => assert_eq!(error.kind, StoreErrorKind::Full, "{policy}: {error}"),
+                }
+            }
+            if n % 500 == 0 {
+                let index = server.ask(&["zcard", &format!("{{{PREFIX}}}:index")]).parse::<u64>();
+                assert!(index.is_ok_and(|index| index <= MOST), "{policy}");
+            }
+        }
+        for n in &forgotten {
+            assert!(!knows(&b, *n).await, "{policy}: {n} came back");
+        }
+        let evicts = policy != "noeviction";
+        assert_eq!(evicts, full == 0, "{policy}: {full}");
+        assert!(found > 0 && fenced < 100, "{policy}: {found} found, {fenced} fenced");
+        // and with room again it is as ever
+        server.ask(&["config", "set", "maxmemory", "0"]);
+        must_record(&a, 5000).await;
+        assert!(knows(&b, 5000).await);
+    }
+    // eight processes, a line for each kind of trouble
+    assert!(log.warnings().len() <= 16, "{:?}", log.warnings());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,9 +10,21 @@ local function latest_forget(epoch, floor)
   redis.pcall('SET', floor, number)
   return number
 end
+-- Forgets that name keys, and those that name none, are each noted in a set with a member that is never removed. Where that is
+-- missing, a server that evicts has dropped the set, and what it held bars all that began until now.
+local function make_whole(latest, floor, wide, keyed)
+  local made = redis.call('ZADD', wide, '+inf', '-') + redis.call('ZADD', keyed, '+inf', '-')
+  if made > 0 or not redis.call('GET', floor) then redis.call('SET', floor, latest) end
+end
+-- The number of the latest forget that is not noted any more.
+local function latest_unnoted(epoch, floor, wide, keyed)
+  local whole = redis.call('ZSCORE', wide, '-') and redis.call('ZSCORE', keyed, '-')
+  return whole and redis.call('GET', floor) or redis.call('GET', epoch) or '0'
+end
 -- The number of a new forget: by the clock, so that it is later than all that were given before, those too that a failover lost.
-local function next_forget(epoch, floor)
+local function next_forget(epoch, floor, wide, keyed)
   local latest = latest_forget(epoch, floor)
+  make_whole(latest, floor, wide, keyed)
   local t = redis.call('TIME')
   local now = string.format('%d%06d', t[1], t[2])
   if tonumber(now) > tonumber(latest) then redis.call('SET', epoch, now) end

@@ -9,7 +9,7 @@ local out = {}
 for i = 1, 10 do out[i] = e[i] or '' end
 out[11] = strike or ''
 out[12] = redis.call('GET', KEYS[3]) or ''
-out[13] = redis.call('GET', KEYS[4]) or '0'
+out[13] = latest_unnoted(KEYS[3], KEYS[4], KEYS[5], KEYS[6])
 out[14] = redis.call('ZSCORE', KEYS[6], ARGV[2]) or '0'
-out[15] = redis.call('ZRANGEBYSCORE', KEYS[5], '(' .. ARGV[1], '+inf')
+out[15] = redis.call('ZRANGEBYSCORE', KEYS[5], '(' .. ARGV[1], '(+inf')
 return out
