@@ -159,6 +159,7 @@ impl Api<'_> {
             }),
             result: result.as_ref().map(|(facts, _)| facts.clone()),
             webhook,
+            retries: 0,
         };
         let body = result.map(|(_, body)| body);
         let bounds = jobs.bounds(now, job.status);

@@ -86,5 +86,11 @@ scripts! {
         job_depth;
         /// Removes a job whose end has come.
         job_drop;
+        /// Names ends that are to be told.
+        end_due;
+        /// Hands one of them out.
+        end_take;
+        /// Says what became of it.
+        end_told;
     }
 }

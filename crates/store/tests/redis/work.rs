@@ -14,7 +14,7 @@ use nevertwice_store::StoreErrorKind;
 use nevertwice_store::redis::{RedisOptions, RedisStore};
 use nevertwice_store::work::suite::{self, samples};
 use nevertwice_store::work::{
-    CLAIM_LIFE, Claim, Held, JobBounds, JobEnd, JobQuery, JobStore, OperationStore, Submitted,
+    CLAIM_LIFE, Claim, Held, JobBounds, JobEnd, JobQuery, JobStore, OperationStore, Submitted, Untold,
 };
 use nevertwice_testkit::Redis;
 use tokio::task::JoinSet;

@@ -1,10 +1,11 @@
 -- Takes a job in, if its input is there and its idempotency key stands as it was read.
 -- KEYS: 1 job, 2 input, 3 stream, 4 ends, 5 jobs, 6 jobs of the tenant, 7 upstreams, 8 idempotency key (none: the job),
---       9 the job that had this key (none: the job), 10 body of a result (none: the job).
+--       9 the job that had this key (none: the job), 10 body of a result (none: the job), 11 tenants with ends
+--       that are to be told, 12 the tenant's.
 -- ARGV: 1 id, 2 value, 3 when it is removed, 4 its member of ends, 5 life of what is kept of it in ms, 6 bytes of the input (empty: it
 --       is not needed), 7 upstream, 8 the most that wait (empty: this one does not), 9 created at, 10 whether there is an idempotency
 --       key (1 or 0), 11 the id that it stood for (empty: none), 12 the revision of that job (empty: none), 13 channel, 14 message,
---       15 bytes of the result (empty: there is none), 16 its name.
+--       15 bytes of the result (empty: there is none), 16 its name, 17 when its end is to be told (empty: never), 18 tenant.
 if redis.call('HGET', KEYS[1], 'r') then return 'there' end
 if ARGV[10] == '1' then
   if (redis.call('GET', KEYS[8]) or '') ~= ARGV[11] then return 'changed' end
@@ -30,5 +31,6 @@ redis.call('ZADD', KEYS[6], 0, ARGV[1])
 redis.call('SADD', KEYS[7], ARGV[7])
 for i = 4, 7 do keep(KEYS[i], ARGV[5]) end
 if ARGV[10] == '1' then redis.call('SET', KEYS[8], ARGV[1], 'PX', ARGV[5]) end
+if ARGV[17] ~= '' then tell_at(KEYS[11], KEYS[12], ARGV[18], ARGV[1], ARGV[17], ARGV[5]) end
 if entry ~= '' then redis.call('PUBLISH', ARGV[13], ARGV[14]) end
 return 'new'

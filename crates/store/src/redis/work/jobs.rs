@@ -115,6 +115,8 @@ impl Shared {
             .key(job.key.map_or_else(|| own.clone(), |key| keys.idempotency(&key)))
             .key(holder.id.map_or_else(|| own.clone(), |id| keys.job(&id)))
             .key(result.map_or_else(|| own.clone(), |(name, _)| keys.job_result(name)))
+            .key(keys.untold())
+            .key(keys.tenant_untold(&job.tenant))
             .arg(job.id.to_string())
             .arg(&value)
             .arg(bounds.expires_at.0)
@@ -130,7 +132,9 @@ impl Shared {
             .arg(keys.events())
             .arg(Event::Waiting(job.upstream.clone()).encode())
             .arg(result.map_or_else(String::new, |(_, length)| length.to_string()))
-            .arg(result.map_or("", |(name, _)| name));
+            .arg(result.map_or("", |(name, _)| name))
+            .arg(life::tell_at(job).map_or_else(String::new, |at| at.0.to_string()))
+            .arg(job.tenant.as_str());
         self.link.call(&call, self.budget(value.len())).await
     }
 

@@ -265,6 +265,7 @@ impl Steps<'_> {
         for sequence in gone {
             self.drop_body("inputs", sequence)?;
             self.drop_body("results", sequence)?;
+            self.drop_untold(sequence)?;
             self.connection.prepare_cached("DELETE FROM jobs WHERE sequence = ?")?.execute([sequence])?;
         }
         damaged.into_iter().try_for_each(|sequence| self.set_aside(sequence))
@@ -278,6 +279,7 @@ impl Steps<'_> {
             self.counts.add(before, -1);
         }
         self.counts.add(&stored.job, 1);
+        self.note_end(stored, before)?;
         if !life::keeps_input(&stored.job) {
             self.drop_body("inputs", stored.sequence)?;
         }
@@ -296,7 +298,7 @@ impl Steps<'_> {
         self.connection.prepare_cached(&sql)?.execute([sequence]).map(|_| ())
     }
 
-    fn live(&self, id: &JobId) -> rusqlite::Result<Option<StoredJob>> {
+    pub(super) fn live(&self, id: &JobId) -> rusqlite::Result<Option<StoredJob>> {
         Ok(self.one("id = ?", [id.to_string()])?.filter(|stored| stored.removed_at > self.now))
     }
 

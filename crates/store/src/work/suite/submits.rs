@@ -7,7 +7,7 @@ use nevertwice_domain::job::{Job, JobId, JobStatus};
 use super::{Bench, JobBounds, JobEnd, Submitted, Work, samples};
 
 /// A job that is known to fail when it comes.
-fn born_failed(job: &mut Job) {
+pub(super) fn born_failed(job: &mut Job) {
     job.status = JobStatus::Failed;
     job.finished_at = Some(job.created_at);
     job.error = Some(samples::verdict());
