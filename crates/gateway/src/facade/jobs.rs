@@ -178,7 +178,7 @@ impl Api<'_> {
             outcome = Outcome::Replayed(entry.status);
         }
         if !same && job.status.is_final() {
-            jobs.tell_end(job.id, &job.upstream, job.status, job.webhook.is_some()).await;
+            jobs.tell_end(job.id, &job.upstream, job.status, job.webhook.is_some());
         }
         let mut answer = json(StatusCode::ACCEPTED, &shape::accepted(&job, &jobs.base));
         answer.outcome = outcome;

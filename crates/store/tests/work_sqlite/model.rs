@@ -261,7 +261,7 @@ async fn lives(worlds: u64, steps: u64, seed: u64) -> Done {
                 it.reopen()?;
             }
         }
-        assert!(it.to_tell > steps / 50, "seed {}: {} to tell", seed + world, it.to_tell);
+        assert!(it.to_tell > steps / 300, "seed {}: {} to tell", seed + world, it.to_tell);
         assert!(it.handed_out > steps / 50, "seed {}: {} handed out", seed + world, it.handed_out);
     }
     Ok(())
