@@ -342,7 +342,7 @@ impl JobStore for SqliteWork {
         limit: usize,
     ) -> Result<Vec<Untold>, StoreError> {
         let tenant = tenant.clone();
-        self.ask(0, move |steps| steps.to_tell(&tenant, again_at, limit)).await
+        self.ask(0, move |steps| steps.tell_due(&tenant, again_at, limit)).await
     }
 
     async fn told(&self, untold: &Untold, again_at: Option<Millis>) -> Result<bool, StoreError> {

@@ -37,7 +37,7 @@ impl Steps<'_> {
         Ok(())
     }
 
-    pub(super) fn to_tell(
+    pub(super) fn tell_due(
         &mut self,
         tenant: &TenantId,
         again_at: Millis,
