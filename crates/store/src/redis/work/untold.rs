@@ -8,7 +8,7 @@ use redis::pipe;
 use super::super::Shared;
 use super::super::operations::STEP;
 use super::DECISIONS;
-use super::rows::{FIELDS, Row};
+use super::rows::Row;
 use crate::StoreError;
 use crate::work::Untold;
 
@@ -54,19 +54,21 @@ impl Shared {
         Ok(due)
     }
 
-    /// Hands out one that was named; `None` when it is not to be told any more.
+    /// Hands out one that was named; `None` when it is not to be told any more, or not as the job was read.
     async fn take_end(&self, tenant: &TenantId, id: &JobId) -> Result<Option<Untold>, StoreError> {
-        let token = self.leases.token();
-        let mut call = self.scripts.end_take.key(self.keys.job(id));
-        call.key(self.keys.untold()).key(self.keys.tenant_untold(tenant));
-        call.arg(id.to_string()).arg(tenant.as_str()).arg(&token).arg(&FIELDS);
-        let answer: (u32, Vec<Option<Vec<u8>>>) = self.link.call(&call, self.budget(0)).await?;
-        let (calls, fields) = answer;
-        let Some(row) = Row::read(id, &fields)? else { return Ok(None) };
-        if !row.is_live(self.now()) {
+        // one that cannot be read is not counted: others may be able to
+        let row = self.row(id).await?;
+        if let Some(row) = row.as_ref().filter(|row| !row.is_live(self.now())) {
             self.drop_job(&Row::end_member(&row.job), &row.result).await?;
             return Ok(None);
         }
+        let token = self.leases.token();
+        let mut call = self.scripts.end_take.key(self.keys.job(id));
+        call.key(self.keys.untold()).key(self.keys.tenant_untold(tenant));
+        call.arg(id.to_string()).arg(tenant.as_str());
+        call.arg(row.as_ref().map_or("", |row| row.revision.as_str())).arg(&token);
+        let calls: u32 = self.link.call(&call, self.budget(0)).await?;
+        let Some(row) = row.filter(|_| calls > 0) else { return Ok(None) };
         let untold = Untold { job: row.job, calls, token };
         // a replica has let it wait again that knows nothing of ends that are to be told
         if !untold.job.status.is_final() {
