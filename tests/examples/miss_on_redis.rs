@@ -1,31 +1,35 @@
 //! What a guarded miss costs more with the store on Redis than with the embedded one: both gateways in one run, asked in turn, and
 //! a PING of the same Redis beside them, by a thread that waits for it and by a task of an asynchronous program, as the gateway is
-//! one; once with Redis on this machine, once with Redis a millisecond away.
+//! one; with Redis on this machine, as far away as in the same zone of a cloud, and more than a millisecond away.
 //!
 //! ```sh
 //! cargo build --release -p nevertwice
 //! NEVERTWICE_BIN=$PWD/target/release/nevertwice cargo run --release -p nevertwice-tests --example miss_on_redis
 //! ```
-//! Needs `redis-server`; takes about two minutes. Argument: rounds (20).
+//! Needs `redis-server`; takes about three minutes. Argument: rounds (20).
 #![expect(clippy::print_stdout, reason = "a program that prints a table")]
 #![expect(clippy::unwrap_used, reason = "what fails here should stop it")]
 
 use std::io::{Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use nevertwice_testkit::rig::{connect, head, read_200, upstream};
-use nevertwice_testkit::{Chaos, Fault, Gateway, Redis};
+use nevertwice_testkit::{Gateway, Redis};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 const REQUESTS: usize = 200;
 const DOCUMENT: usize = 1024;
-/// How far away Redis is, and the pause after each request: what follows an answer, such as giving a lease up, shall not be in the
-/// way of the next.
-const DISTANCES: [(Duration, Duration); 2] =
-    [(Duration::ZERO, Duration::from_micros(500)), (Duration::from_millis(1), Duration::from_millis(5))];
+/// How long the way to Redis takes, and back again, and the pause after each request: what follows an answer, such as giving a
+/// lease up, shall not be in the way of the next.
+const DISTANCES: [(Duration, Duration); 3] = [
+    (Duration::ZERO, Duration::from_micros(500)),
+    (Duration::from_micros(100), Duration::from_millis(2)),
+    (Duration::from_millis(1), Duration::from_millis(5)),
+];
 
 fn main() {
     let rounds = std::env::args().nth(1).map_or(20, |n| n.parse::<usize>().unwrap());
@@ -36,9 +40,7 @@ fn main() {
     );
     for (away, pause) in DISTANCES {
         let redis = Redis::start();
-        let way = runtime.block_on(Chaos::start(redis.addr()));
-        way.set(Fault::Late(away));
-        let at = if away.is_zero() { redis.addr() } else { way.addr() };
+        let at = if away.is_zero() { redis.addr() } else { far(redis.addr(), away) };
         let [embedded, shared] = runtime.block_on(start(documents, at));
         let before = redis.calls("evalsha");
         let mut times = [const { Vec::new() }; 4];
@@ -75,6 +77,35 @@ async fn start(documents: SocketAddr, redis: SocketAddr) -> [Gateway; 2] {
     [Gateway::start(&yaml).await, Gateway::start(&shared).await]
 }
 
+/// The way to a server that is that far away.
+fn far(server: SocketAddr, away: Duration) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            let far = connect(server);
+            near.set_nodelay(true).unwrap();
+            let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            thread::spawn(move || carry(near, far, away));
+            thread::spawn(move || carry(far_too, near_too, away));
+        }
+    });
+    addr
+}
+
+/// One direction, until its end.
+fn carry(mut from: TcpStream, mut to: TcpStream, away: Duration) -> std::io::Result<()> {
+    let mut buffer = [0; 16 << 10];
+    loop {
+        let read = from.read(&mut buffer)?;
+        if read == 0 {
+            return to.shutdown(Shutdown::Write);
+        }
+        thread::sleep(away);
+        to.write_all(&buffer[..read])?;
+    }
+}
+
 fn misses(addr: SocketAddr, round: usize, pause: Duration, times: &mut Vec<Duration>) {
     let mut stream = connect(addr);
     for n in 0..REQUESTS {
@@ -84,7 +115,7 @@ fn misses(addr: SocketAddr, round: usize, pause: Duration, times: &mut Vec<Durat
         stream.write_all(request.as_bytes()).unwrap();
         read_200(&mut stream);
         times.push(began.elapsed());
-        std::thread::sleep(pause);
+        thread::sleep(pause);
     }
 }
 
@@ -133,6 +164,6 @@ fn pings(addr: SocketAddr, pause: Duration, times: &mut Vec<Duration>) {
         stream.write_all(b"PING\r\n").unwrap();
         assert!(stream.read(&mut buffer).unwrap() > 0);
         times.push(began.elapsed());
-        std::thread::sleep(pause);
+        thread::sleep(pause);
     }
 }

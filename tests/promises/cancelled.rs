@@ -495,7 +495,7 @@ async fn nothing_is_left(gateways: &[Gateway], redis: &Redis) {
         }
     }
     until("no lease is left behind", Duration::from_secs(10), async || {
-        redis.ask(&["keys", "{nevertwice}:l:*"]).is_empty().then_some(())
+        redis.ask(&["keys", "{nevertwice}:[lw]:*"]).is_empty().then_some(())
     })
     .await;
 }
@@ -504,7 +504,7 @@ async fn nothing_is_left(gateways: &[Gateway], redis: &Redis) {
 async fn leases_are_given_up(world: &World, addr: SocketAddr, chaos: &Chaos, redis: &Redis) {
     let expired = || {
         // removes, and so counts, what is over already
-        redis.ask(&["scan", "0", "match", "{nevertwice}:l:*", "count", "10000000"]);
+        redis.ask(&["scan", "0", "match", "{nevertwice}:[lw]:*", "count", "10000000"]);
         let stats = redis.ask(&["info", "stats"]);
         stats.lines().find_map(|line| line.strip_prefix("expired_keys:").map(str::to_owned))
     };
@@ -526,7 +526,7 @@ async fn leases_are_given_up(world: &World, addr: SocketAddr, chaos: &Chaos, red
     }
     chaos.set(Fault::None);
     until("no lease is left behind", Duration::from_secs(10), async || {
-        redis.ask(&["keys", "{nevertwice}:l:*"]).is_empty().then_some(())
+        redis.ask(&["keys", "{nevertwice}:[lw]:*"]).is_empty().then_some(())
     })
     .await;
     assert_eq!(expired(), before, "leases that had to end by themselves");

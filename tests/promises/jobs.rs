@@ -4,6 +4,7 @@
 mod adapters;
 mod fleet;
 mod kills;
+mod room;
 mod shares;
 mod webhooks;
 
@@ -481,7 +482,7 @@ async fn tenants_see_their_own_jobs_alone() {
 #[tokio::test]
 async fn what_cannot_become_a_job_is_refused_at_once() {
     let upstream = Upstream::start().await;
-    let tenants = "jobs:\n  input_max_bytes: 10000\n  max_queued: 2";
+    let tenants = "jobs:\n  input_max_bytes: 10000\n  max_queued: 3";
     let gateway = Gateway::with(
         &upstream.url(),
         &[("TOP", tenants), ("UPSTREAM", "strict_paths: true\npool:\n  max_in_flight: 1")],
@@ -521,6 +522,13 @@ async fn what_cannot_become_a_job_is_refused_at_once() {
     let full = hand(&gateway, JOB, &DOC).send().await;
     assert_own(&full, 503, "JOBS_FULL", "full");
     assert!(full.header("retry-after").is_some());
+    // for this tenant: it has half of the places, and others the rest
+    let detail = "half of jobs.max_queued jobs of this tenant wait for this upstream";
+    assert_eq!(full.json()["detail"], detail);
+    assert_eq!(hand_as(&gateway, 2, JOB, &DOC).send().await.status, 202);
+    let full = hand_as(&gateway, 2, JOB, &DOC).send().await;
+    assert_own(&full, 503, "JOBS_FULL", "full for all");
+    assert_eq!(full.json()["detail"], "jobs.max_queued jobs wait for this upstream");
 }
 
 #[tokio::test]

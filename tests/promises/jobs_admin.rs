@@ -62,6 +62,7 @@ async fn an_operator_sees_the_jobs_of_all_tenants_and_cancels_any() {
     let (status, listed) = gateway.admin_get(LIST).await;
     assert_eq!((status, ids(&listed)), (200, vec![third.as_str(), second, runs]), "{listed}");
     assert_eq!(listed["depth"], json!([{ "upstream": "doc-classifier", "queued": 2, "running": 1 }]));
+    assert_eq!(listed["stored_bytes"], json!(2700));
     let running = &listed["items"][2];
     assert_eq!(
         (&running["status"], &running["sent"], &running["attempts"], &running["bytes"]),

@@ -25,6 +25,7 @@ macro_rules! bounds {
 }
 
 const MIB: u64 = 1024 * 1024;
+const GIB: u64 = 1024 * MIB;
 const TIB: u64 = MIB * MIB;
 const HOUR_MS: u64 = 3_600_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
@@ -52,6 +53,7 @@ bounds! {
     INPUT_MAX_BYTES "jobs.input_max_bytes" 1, 256 * MIB, Some(32 * MIB);
     RESULT_MAX_BYTES "jobs.result_max_bytes" 1, 256 * MIB, Some(32 * MIB);
     MAX_QUEUED "jobs.max_queued" 1, 10_000_000, Some(100_000);
+    MAX_BYTES "jobs.max_bytes" 1, 64 * TIB, Some(8 * GIB);
     RETENTION_S "jobs.retention_s" 1, MONTH_S, Some(86_400);
     MAX_ATTEMPTS "jobs.max_attempts" 1, 100, Some(5);
     RETRY_FIRST_MS "jobs.retry_first_ms" 1, HOUR_MS, Some(1000);

@@ -332,6 +332,8 @@ pub struct Jobs {
     pub result_max_bytes: u64,
     /// The most jobs of one upstream that wait.
     pub max_queued: u64,
+    /// The most bytes of inputs and results that are kept; twice the longest input at least.
+    pub max_bytes: u64,
     /// How long a job is kept after its end.
     pub retention: Duration,
     /// The most calls of the upstream for one job.

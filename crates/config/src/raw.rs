@@ -124,8 +124,11 @@ block! {
         input_max_bytes: Whole,
         /// The longest result that is kept, in bytes; a job with a longer one fails.
         result_max_bytes: Whole,
-        /// The most jobs of one upstream that wait; more are answered 503.
+        /// The most jobs of one upstream that wait; more are answered 503. Where there are several tenants, one has at most half of it.
         max_queued: Whole,
+        /// The most bytes of inputs and results that are kept, of all upstreams together; where it is full, jobs are answered 503 until there is room.
+        /// At least twice `input_max_bytes`. Where there are several tenants, one has at most half of it. On Redis it is of the whole fleet: write the same in all replicas.
+        max_bytes: Whole,
         /// How long a job can be asked for after it came to its end, in seconds. One that never does is kept so long from its submit, and 7 days at
         /// least.
         retention_s: Whole,

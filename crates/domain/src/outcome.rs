@@ -137,8 +137,8 @@ own_codes! {
     PoolFull "POOL_FULL" 503 "the upstream's queue is full";
     /// No place in the upstream's pool came free in time.
     QueueTimeout "QUEUE_TIMEOUT" 503 "no place in the upstream's pool came free in time";
-    /// Too many jobs of the upstream wait.
-    JobsFull "JOBS_FULL" 503 "too many jobs wait for this upstream";
+    /// There is no room for another job: too many wait, or too many bytes are kept.
+    JobsFull "JOBS_FULL" 503 "there is no room for another job";
     /// A job or an operation could not be kept.
     StoreUnavailable "STORE_UNAVAILABLE" 503 "the gateway's store cannot be used";
     /// The gateway is shutting down.

@@ -33,6 +33,8 @@ const UNENDED_LIFE: Duration = Duration::from_secs(7 * 86_400);
 pub(crate) struct Jobs {
     pub(crate) store: Arc<dyn JobStore>,
     pub(crate) rules: Rules,
+    /// Whether several tenants share the room: each has half of it at most then, so that no one of them shuts the others out.
+    shared: bool,
     /// What links begin with.
     pub(crate) base: String,
     /// For inputs on their way to the store.
@@ -55,6 +57,7 @@ impl Jobs {
     pub(crate) fn new(
         store: Arc<dyn JobStore>,
         rules: Rules,
+        shared: bool,
         base: String,
         memory: u64,
         webhooks: Option<Arc<Webhooks>>,
@@ -63,6 +66,7 @@ impl Jobs {
         let quarter = |longest: u64| Room::new((memory / 4).max(longest));
         Self {
             store,
+            shared,
             base,
             submitted: quarter(rules.input_max_bytes),
             results: quarter(rules.result_max_bytes),
@@ -104,7 +108,15 @@ impl Jobs {
             true => self.expires_at(now),
             false => after(now, self.rules.retention.max(UNENDED_LIFE)),
         };
-        JobBounds { max_queued: self.rules.max_queued, expires_at }
+        let of_one = |all: u64| if self.shared { all.div_ceil(2) } else { all };
+        let Rules { max_queued, max_bytes, .. } = self.rules;
+        JobBounds {
+            max_queued,
+            tenant_max_queued: of_one(max_queued),
+            max_bytes,
+            tenant_max_bytes: of_one(max_bytes),
+            expires_at,
+        }
     }
 
     /// A job has come to its end, by this process's doing: whoever waits for it is told.
@@ -165,6 +177,9 @@ impl Jobs {
         if let Ok(Ok(depths)) = tokio::time::timeout(within, self.store.depth()).await {
             self.metrics.set_depth(&depths);
         }
+        if let Ok(Ok(bytes)) = tokio::time::timeout(within, self.store.stored_bytes()).await {
+            self.metrics.set_stored_bytes(bytes);
+        }
     }
 }
 
@@ -209,6 +224,7 @@ mod tests {
                 input_max_bytes: 1,
                 result_max_bytes: 1,
                 max_queued: 1,
+                max_bytes: 1,
                 retention: Duration::from_millis(days * DAY),
                 max_attempts: 1,
                 retry_first: Duration::ZERO,
@@ -217,7 +233,7 @@ mod tests {
             };
             let store = Arc::new(WorkInMemory::new(Arc::new(ManualClock::at(now))));
             let metrics = Metrics::new(false).jobs(iter::empty());
-            let jobs = Jobs::new(store, rules, String::new(), 1, None, metrics);
+            let jobs = Jobs::new(store, rules, false, String::new(), 1, None, metrics);
             assert_eq!(jobs.bounds(now, JobStatus::Queued).expires_at, now.plus_ms(week * DAY));
             assert_eq!(jobs.bounds(now, JobStatus::Failed).expires_at, now.plus_ms(days * DAY));
             assert_eq!(jobs.expires_at(now), now.plus_ms(days * DAY));

@@ -200,7 +200,8 @@ impl Gateway {
                 let base = base.trim_end_matches('/').to_owned();
                 let memory = config.limits.buffer_memory_bytes;
                 let metrics = metrics.jobs(upstreams.iter().map(|upstream| upstream.name()));
-                Some(Arc::new(Jobs::new(store, rules, base, memory, webhooks, metrics)))
+                let shared = tenants.are_several();
+                Some(Arc::new(Jobs::new(store, rules, shared, base, memory, webhooks, metrics)))
             }
         };
         let shared = Arc::new(Shared {

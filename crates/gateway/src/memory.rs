@@ -24,6 +24,7 @@ use nevertwice_domain::strike::LifePolicy;
 use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use nevertwice_store::{Fence, Lease, News, Recorded, RefusalStore, StoreError};
 use quick_cache::sync::Cache;
+use tokio::time::error::Elapsed;
 use tokio::time::timeout_at;
 use tokio_util::task::TaskTracker;
 
@@ -232,12 +233,20 @@ impl Memory {
         upstream: &UpstreamName,
         guard: &UpstreamGuard,
     ) -> (Option<Arc<Entry>>, Option<Fence>, Lease) {
-        match tokio::time::timeout(self.store.look_deadline(), self.store.look(&asked.fingerprint)).await {
+        match self.in_time(self.store.look(&asked.fingerprint)).await {
             Ok(Ok(looked)) => {
                 let entry = looked.entry.and_then(|entry| self.verified(entry, asked, upstream, guard));
                 (entry, Some(looked.fence), looked.lease)
             }
             failed => (None, self.unknown(failed.ok().and_then(Result::err)), Lease::NotNeeded),
+        }
+    }
+
+    /// A look-up, until it has taken too long.
+    async fn in_time<T>(&self, look_up: impl Future<Output = T>) -> Result<T, Elapsed> {
+        match self.store.look_deadline() {
+            Some(deadline) => tokio::time::timeout(deadline, look_up).await,
+            None => Ok(look_up.await),
         }
     }
 
@@ -257,7 +266,7 @@ impl Memory {
         upstream: &UpstreamName,
         guard: &UpstreamGuard,
     ) -> (Option<Arc<Entry>>, Option<Fence>) {
-        match tokio::time::timeout(self.store.look_deadline(), self.store.recall(&asked.fingerprint)).await {
+        match self.in_time(self.store.recall(&asked.fingerprint)).await {
             Ok(Ok(recalled)) => {
                 let entry = recalled.entry.and_then(|entry| self.verified(entry, asked, upstream, guard));
                 (entry, Some(recalled.fence))
@@ -327,7 +336,7 @@ impl Memory {
         let report = move |removed: Result<Result<bool, StoreError>, _>| match removed {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => report(&metrics, "accept", &error),
-            Err(tokio::time::error::Elapsed { .. }) => {
+            Err(Elapsed { .. }) => {
                 if let Some(memory) = &metrics.memory {
                     memory.store_error("accept");
                 }
@@ -336,7 +345,7 @@ impl Memory {
         if contested || self.store.near(&key).is_some() {
             return report(tokio::time::timeout(deadline, removal).await);
         }
-        // Nothing is there that could be replayed: the answer does not wait. What there is to do is on its way to the store
+        // Nothing is there that could be replayed: the answer does not wait. What this process has to know of it, it knows
         // before anything that the client does next.
         match removal.as_mut().now_or_never() {
             Some(removed) => report(Ok(removed)),

@@ -355,8 +355,8 @@ async fn holding<T>(store: &dyn JobStore, claim: &Claim, task: impl Future<Outpu
 mod tests {
     use bytes::Bytes;
     use nevertwice_domain::clock::{ManualClock, Millis};
-    use nevertwice_store::work::JobBounds;
     use nevertwice_store::work::memory::WorkInMemory;
+    use nevertwice_store::work::suite::samples;
 
     use super::*;
 
@@ -366,7 +366,7 @@ mod tests {
         let store = WorkInMemory::new(Arc::clone(&clock) as _);
         let job = Job { status: JobStatus::Queued, ..verdict::sample(0) };
         let upstream = job.upstream.clone();
-        let bounds = JobBounds { max_queued: 1, expires_at: Millis(i64::MAX) };
+        let bounds = samples::bounds(Millis(i64::MAX));
         assert!(store.submit(job, Bytes::from_static(b"x"), None, &bounds).await.is_ok());
         let Ok(Some(claim)) = store.claim(&upstream, Duration::ZERO).await else { unreachable!() };
         // nearly its life, so much again while it is settled

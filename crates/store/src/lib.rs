@@ -50,9 +50,9 @@ pub trait RefusalStore: Send + Sync {
     /// When the store could not be asked; nothing is known then.
     async fn recall(&self, key: &Fingerprint) -> Result<Recalled, StoreError>;
 
-    /// How long a look-up may take before the request goes on without it.
-    fn look_deadline(&self) -> Duration {
-        Duration::from_millis(250)
+    /// How long a look-up may take before the request goes on without it; `None` where the store itself lets none take long.
+    fn look_deadline(&self) -> Option<Duration> {
+        Some(Duration::from_millis(250))
     }
 
     /// As [`RefusalStore::recall`], for a request that would make an attempt: where there is no entry, a store that is shared

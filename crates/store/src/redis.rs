@@ -215,7 +215,7 @@ impl Shared {
         let shared = Arc::clone(self);
         self.tasks.spawn(async move {
             let mut call = shared.scripts.release.key(shared.keys.lease(&key));
-            call.arg(token).arg(shared.keys.events()).arg(event.encode());
+            call.key(shared.keys.waited(&key)).arg(token).arg(shared.keys.events()).arg(event.encode());
             let _: Result<i64, _> = shared.link.call(&call, shared.options.write).await;
         });
     }
@@ -277,9 +277,9 @@ impl RefusalStore for RedisStore {
         self.shared.near.get(key, self.shared.clock.now())
     }
 
-    fn look_deadline(&self) -> Duration {
-        // the link keeps it; this is for whatever else holds a look-up up
-        self.shared.options.read + Duration::from_millis(50)
+    fn look_deadline(&self) -> Option<Duration> {
+        // the link has one for each question, and a look-up asks twice at most
+        None
     }
 
     async fn recall(&self, key: &Fingerprint) -> Result<Recalled, StoreError> {

@@ -84,7 +84,11 @@ pub trait JobStore: Send + Sync {
     /// Takes a job in: durable on return, with its input. Where the job has an idempotency key that another job of its tenant has,
     /// the one that was there is returned, or there is a conflict, or the new one takes its place
     /// ([`Job::answers_its_key`], and the same request). A job that is final already is kept with the body of its result, without its
-    /// input, and never handed out; `max_queued` does not concern it.
+    /// input, and never handed out; how many wait does not concern it.
+    ///
+    /// The bytes that are kept are what inputs and results take, from when a job is taken in, or ends with a result, until
+    /// they are removed: an input when its job succeeds or is cancelled, all of a job after it has expired. What is taken in is
+    /// counted in the same step.
     ///
     /// # Errors
     /// When it could not be made durable; it is not taken in then.
@@ -126,6 +130,12 @@ pub trait JobStore: Send + Sync {
     /// When the store could not be asked.
     async fn depth(&self) -> Result<Vec<JobDepth>, StoreError>;
 
+    /// How many bytes of inputs and results are kept.
+    ///
+    /// # Errors
+    /// When the store could not be asked.
+    async fn stored_bytes(&self) -> Result<u64, StoreError>;
+
     /// Gives a job up: one that waits is cancelled at once, of one that runs its worker is told, one that is final stays as it is.
     /// Returns it as it is then. One that was given up while it ran never waits again: it is cancelled instead.
     ///
@@ -163,7 +173,7 @@ pub trait JobStore: Send + Sync {
     async fn sending(&self, claim: &Claim) -> Result<bool, StoreError>;
 
     /// The job comes to its end, or waits for its next attempt, and the claim is over: `sent` is so no more. Returns whether the claim held; where it did
-    /// not, nothing has changed.
+    /// not, nothing has changed. A result is kept whatever room there is: it has been paid for.
     ///
     /// # Errors
     /// When it could not be made durable.
@@ -197,11 +207,17 @@ pub trait JobStore: Send + Sync {
     async fn told(&self, untold: &Untold, again_at: Option<Millis>) -> Result<bool, StoreError>;
 }
 
-/// How many jobs there may be.
+/// How many jobs there may be, for one that is to be taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobBounds {
-    /// Jobs of one upstream that wait: `queued`, whether their time has come or not.
+    /// Jobs of its upstream that wait: `queued`, whether their time has come or not.
     pub max_queued: u64,
+    /// Those of them that are its tenant's.
+    pub tenant_max_queued: u64,
+    /// Bytes that are kept, with its own.
+    pub max_bytes: u64,
+    /// Those of them that are its tenant's.
+    pub tenant_max_bytes: u64,
     /// When a job that is final from the start is removed, and when one that never comes to its end is.
     pub expires_at: Millis,
 }
@@ -215,8 +231,21 @@ pub enum Submitted {
     Same(Job),
     /// A job with its key and another request was there already.
     Conflict(JobId),
-    /// Too many wait.
-    Full,
+    /// There is no room for it.
+    Full(Full),
+}
+
+/// The bound that leaves no room for a job; the first one of [`JobBounds`] of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// [`JobBounds::max_queued`].
+    Queue,
+    /// [`JobBounds::tenant_max_queued`].
+    TenantQueue,
+    /// [`JobBounds::max_bytes`].
+    Bytes,
+    /// [`JobBounds::tenant_max_bytes`].
+    TenantBytes,
 }
 
 /// A worker's right to a job.

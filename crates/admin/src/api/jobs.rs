@@ -35,6 +35,8 @@ pub(super) struct Jobs {
     items: Vec<Item>,
     next_cursor: Option<String>,
     depth: Vec<Depth>,
+    /// What inputs and results take, of all jobs.
+    stored_bytes: u64,
 }
 
 /// How many jobs of an upstream are not final, whatever was asked for.
@@ -156,6 +158,7 @@ pub(super) async fn list(State(state): State<Arc<Shared>>, RawQuery(query): RawQ
         items: page.items.into_iter().map(Item::from).collect(),
         next_cursor: page.next.map(|id| id.to_string()),
         depth: depth.into_iter().map(Depth::from).collect(),
+        stored_bytes: store.stored_bytes().await?,
     }))
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nevertwice_domain::job::{Job, JobStatus};
 use nevertwice_store::work::suite::samples;
-use nevertwice_store::work::{Claim, JobBounds, JobEnd, Submitted};
+use nevertwice_store::work::{Claim, JobEnd, Submitted};
 use serde_json::{Value, json};
 
 use crate::world::{Log, OPEN, Plan, START, World};
@@ -21,7 +21,7 @@ impl World {
         let mut job = samples::job(n, START);
         job.upstream = samples::upstream(REMOVED);
         change(&mut job);
-        let bounds = JobBounds { max_queued: 1000, expires_at: START.plus_ms(samples::LIFE_MS) };
+        let bounds = samples::bounds(START.plus_ms(samples::LIFE_MS));
         match self.jobs.submit(job, samples::input(n), None, &bounds).await.unwrap() {
             Submitted::New(job) => job,
             other => unreachable!("{other:?}"),
@@ -80,7 +80,11 @@ async fn a_job_is_shown_without_its_bodies() {
         assert!(!answer.text().contains(secret), "{secret}: {}", answer.text());
     }
     let listed = world.get("/admin/v1/jobs").await.ok();
-    assert_eq!(listed, json!({ "items": [shown], "next_cursor": null, "depth": [] }));
+    // of a failed job the input is kept too
+    let stored_bytes = samples::input(1).len() + 13;
+    let expected =
+        json!({ "items": [shown], "next_cursor": null, "depth": [], "stored_bytes": stored_bytes });
+    assert_eq!(listed, expected);
 }
 
 #[tokio::test]

@@ -34,10 +34,21 @@ pub(super) fn jobs(config: &Config, cx: &mut Context<'_>) -> Option<Jobs> {
         );
         cx.found.error(place, cause, "lower `retry_first_ms` or raise `retry_max_ms`");
     }
+    let input_max_bytes = bounds::INPUT_MAX_BYTES.take(raw.input_max_bytes.as_ref(), cx.found);
+    let max_bytes = bounds::MAX_BYTES.take(raw.max_bytes.as_ref(), cx.found);
+    let told = ["jobs.input_max_bytes", "jobs.max_bytes"].iter().any(|path| cx.found.explains(path));
+    if let Some(At { place, .. }) = &raw.max_bytes
+        && max_bytes / 2 < input_max_bytes
+        && !told
+    {
+        let cause = format!("half of it has no room for a document of {input_max_bytes} bytes");
+        cx.found.error(place, cause, "raise `max_bytes` or lower `input_max_bytes`");
+    }
     Some(Jobs {
-        input_max_bytes: bounds::INPUT_MAX_BYTES.take(raw.input_max_bytes.as_ref(), cx.found),
+        input_max_bytes,
         result_max_bytes: bounds::RESULT_MAX_BYTES.take(raw.result_max_bytes.as_ref(), cx.found),
         max_queued: bounds::MAX_QUEUED.take(raw.max_queued.as_ref(), cx.found),
+        max_bytes,
         retention: cx.seconds(&bounds::RETENTION_S, raw.retention_s.as_ref()),
         max_attempts: u32::try_from(max_attempts).unwrap_or(u32::MAX),
         retry_first,

@@ -39,6 +39,7 @@ fn their_defaults() {
             input_max_bytes,
             result_max_bytes,
             max_queued,
+            max_bytes,
             retention,
             max_attempts,
             retry_first,
@@ -46,7 +47,7 @@ fn their_defaults() {
             webhooks,
         } = jobs(&text);
         assert_eq!((input_max_bytes, result_max_bytes), (32 << 20, 32 << 20));
-        assert_eq!((max_queued, max_attempts), (100_000, 5));
+        assert_eq!((max_queued, max_attempts, max_bytes), (100_000, 5, 8 << 30));
         assert_eq!(retention, Duration::from_secs(86_400));
         assert_eq!((retry_first, retry_max), (Duration::from_secs(1), Duration::from_secs(300)));
         assert!(webhooks.is_none());
@@ -55,9 +56,9 @@ fn their_defaults() {
 
 #[test]
 fn their_numbers_have_bounds() {
-    let all = "input_max_bytes: 5, result_max_bytes: 6, max_queued: 7, retention_s: 8, max_attempts: 9, retry_first_ms: 10, retry_max_ms: 11";
+    let all = "input_max_bytes: 5, result_max_bytes: 6, max_queued: 7, max_bytes: 10, retention_s: 8, max_attempts: 9, retry_first_ms: 10, retry_max_ms: 11";
     let own = jobs(&top(&format!("jobs: {{{all}}}")));
-    assert_eq!((own.input_max_bytes, own.result_max_bytes, own.max_queued), (5, 6, 7));
+    assert_eq!((own.input_max_bytes, own.result_max_bytes, own.max_queued, own.max_bytes), (5, 6, 7, 10));
     assert_eq!((own.retention, own.max_attempts), (Duration::from_secs(8), 9));
     assert_eq!((own.retry_first, own.retry_max), (Duration::from_millis(10), Duration::from_millis(11)));
     for (key, number, words) in [
@@ -65,6 +66,8 @@ fn their_numbers_have_bounds() {
         ("input_max_bytes", "268435457", "write a number from 1 to 268435456"),
         ("result_max_bytes", "0", "write a number from 1 to 268435456"),
         ("max_queued", "0", "write a number from 1 to 10000000"),
+        ("max_bytes", "0", "write a number from 1 to 70368744177664"),
+        ("max_bytes", "70368744177665", "write a number from 1 to 70368744177664"),
         ("retention_s", "2592001", "write a number from 1 to 2592000"),
         ("max_attempts", "0", "write a number from 1 to 100"),
         ("max_attempts", "101", "write a number from 1 to 100"),
@@ -78,6 +81,11 @@ fn their_numbers_have_bounds() {
     refused(&top("jobs: {retry_first_ms: 300001}"), "jobs.retry_first_ms", words);
     refused(&top("jobs: {retry_max_ms: 999}"), "jobs.retry_max_ms", "the first wait of 1000 ms is longer");
     good(&top("jobs: {retry_first_ms: 7, retry_max_ms: 7}"));
+    let words = "half of it has no room for a document of 33554432 bytes; raise `max_bytes` or lower `input_max_bytes`";
+    refused(&top("jobs: {max_bytes: 67108863}"), "jobs.max_bytes", words);
+    good(&top("jobs: {max_bytes: 67108864}"));
+    refused(&top("jobs: {max_bytes: 9, input_max_bytes: 5}"), "jobs.max_bytes", "a document of 5 bytes");
+    assert_eq!(problems(&top("jobs: {max_bytes: 0, input_max_bytes: 0}")).len(), 2);
     assert_eq!(problems(&top("jobs: {max_attempts: 0, max_queued: 0, retry_first_ms: 0}")).len(), 3);
 }
 

@@ -58,6 +58,11 @@ impl Tenants {
         }
     }
 
+    /// Whether there may be more than one.
+    pub(crate) fn are_several(&self) -> bool {
+        self.anyone.is_none() && self.by_id.len() != 1
+    }
+
     /// The configured ids.
     pub(crate) fn ids(&self) -> Vec<TenantId> {
         self.by_id.keys().cloned().collect()

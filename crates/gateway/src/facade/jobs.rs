@@ -15,7 +15,7 @@ use nevertwice_domain::clock::Millis;
 use nevertwice_domain::job::{IdempotencyKey, Job, JobError, JobId, JobStatus};
 use nevertwice_domain::outcome::{Outcome, OwnCode};
 use nevertwice_store::StoreError;
-use nevertwice_store::work::{JobQuery, Submitted};
+use nevertwice_store::work::{Full, JobQuery, Submitted};
 
 use crate::Shared;
 use crate::exchange::account::Record;
@@ -169,7 +169,9 @@ impl Api<'_> {
             Submitted::New(job) => (job, false),
             Submitted::Same(job) => (job, true),
             Submitted::Conflict(_) => return Err(OwnCode::IdempotencyMismatch.into()),
-            Submitted::Full => return Err(Rejection::from(OwnCode::JobsFull).again_in(10)),
+            Submitted::Full(full) => {
+                return Err(Rejection::with(OwnCode::JobsFull, detail(full)).again_in(10));
+            }
         };
         let mut outcome = Outcome::Ok;
         // not of one that was accepted under this key before
@@ -321,6 +323,16 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a Heade
     let mut values = headers.get_all(name).iter();
     let first = values.next();
     if values.next().is_some() { Err(()) } else { Ok(first) }
+}
+
+/// Which bound leaves no room.
+fn detail(full: Full) -> &'static str {
+    match full {
+        Full::Queue => "jobs.max_queued jobs wait for this upstream",
+        Full::TenantQueue => "half of jobs.max_queued jobs of this tenant wait for this upstream",
+        Full::Bytes => "the inputs and results that are kept leave no room for it in jobs.max_bytes",
+        Full::TenantBytes => "what is kept of this tenant leaves no room for it in half of jobs.max_bytes",
+    }
 }
 
 /// Nobody can guess the id of a job.

@@ -25,6 +25,7 @@ const ENDS: [JobStatus; 3] = [JobStatus::Succeeded, JobStatus::Failed, JobStatus
 /// The series, all there from the start: labels are the configured upstreams and closed lists.
 pub(crate) struct JobMetrics {
     of: HashMap<UpstreamName, OfUpstream>,
+    stored_bytes: Gauge,
 }
 
 struct OfUpstream {
@@ -52,6 +53,8 @@ impl Metrics {
             register(r, "gateway_jobs_queued", "Jobs that wait, in the store");
         let running: Family<UpstreamLabel, Gauge> =
             register(r, "gateway_jobs_running", "Jobs that workers have, in the store");
+        let stored_bytes: Gauge =
+            register(r, "gateway_jobs_stored_bytes", "Bytes of inputs and results of jobs, in the store");
         let of = upstreams.map(|name| {
             let upstream: Arc<str> = name.as_str().into();
             let label = UpstreamLabel { upstream: Arc::clone(&upstream) };
@@ -65,7 +68,7 @@ impl Metrics {
             };
             (name.clone(), of)
         });
-        JobMetrics { of: of.collect() }
+        JobMetrics { of: of.collect(), stored_bytes }
     }
 
     /// The series of webhooks.
@@ -91,11 +94,18 @@ impl JobMetrics {
 
     /// Takes over what the store counts; upstreams that it does not name have none.
     pub(crate) fn set_depth(&self, depths: &[JobDepth]) {
-        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         for (name, of) in &self.of {
             let depth = depths.iter().find(|depth| depth.upstream == *name);
             of.queued.set(depth.map_or(0, |depth| number(depth.queued)));
             of.running.set(depth.map_or(0, |depth| number(depth.running)));
         }
     }
+
+    pub(crate) fn set_stored_bytes(&self, bytes: u64) {
+        self.stored_bytes.set(number(bytes));
+    }
+}
+
+fn number(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
 }

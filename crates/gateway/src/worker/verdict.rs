@@ -192,6 +192,7 @@ mod tests {
             input_max_bytes: 1,
             result_max_bytes: 1,
             max_queued: 1,
+            max_bytes: 1,
             retention: Duration::from_secs(1),
             max_attempts: 3,
             retry_first: Duration::from_secs(1),

@@ -51,6 +51,8 @@ impl Keys {
         strike = "s";
         /// Who makes the attempt.
         lease = "l";
+        /// Whether another process waits for how that attempt ends.
+        waited = "w";
         /// The id of a job.
         idempotency_of = "jk";
     }
@@ -98,14 +100,19 @@ impl Keys {
         untold = "jobs:untold";
         /// Upstreams that have jobs, or had.
         job_upstreams = "jobs:upstreams";
+        /// What each job counts for, by when it is removed: id, tenant, bytes of its input and result, and its upstream if it waits.
+        job_records = "jobs:records";
+        /// A hash, the sums of that: bytes, of all under an empty name and of a tenant under its name, and jobs that wait, under tenant
+        /// and upstream.
+        job_sums = "jobs:sums";
     }
 
     names_of! {
         /// A hash: value `v`, expiry `x`, looks `n`.
         operation(OperationId) = "op";
         /// A hash: value `v`, revision `r`, number of the latest commit `d`, token of the claim `t`, place in the stream `e`, whether it
-        /// was given up `c`, when it is removed `b`, and if it was given up `g`, name of the result `o`; of the end that is to be told how
-        /// often it was handed out `w`, and the token of the latest time `u`.
+        /// was given up `c`, when it is removed `b`, and if it was given up `g`, name of the result `o`, what it counts for `k`; of the end
+        /// that is to be told how often it was handed out `w`, and the token of the latest time `u`.
         job(JobId) = "j";
         /// The body that a job sends, as a [body](super::work).
         job_input(JobId) = "ji";

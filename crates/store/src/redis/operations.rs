@@ -109,6 +109,7 @@ impl Shared {
             .key(keys.epoch())
             .key(keys.floor())
             .key(keys.index())
+            .key(keys.waited(key))
             .arg(self.now().0)
             .arg(ENTRY_SCHEMA)
             .arg(token.map_or("", String::as_str))
@@ -164,6 +165,7 @@ impl Shared {
             .key(keys.expiry())
             .key(keys.strikes())
             .key(keys.accepted())
+            .key(keys.waited(key))
             .arg(key.as_bytes())
             .arg(token.as_deref().unwrap_or_default())
             .arg(upstream.as_str())
@@ -173,6 +175,8 @@ impl Shared {
             .arg(Event::Released(*key, token.clone().unwrap_or_default()).encode());
         self.near.remove(key);
         self.accepted().insert(upstream.clone());
+        // what this process has to know it knows; a caller that does not wait for Redis goes on before it is asked
+        tokio::task::yield_now().await;
         let expires: Vec<u8> = self.link.call(&call, self.options.write).await?;
         Ok(self.was_live(&expires))
     }

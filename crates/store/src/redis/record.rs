@@ -198,7 +198,8 @@ impl Shared {
             .key(keys.expiry())
             .key(keys.seq())
             .key(keys.strikes())
-            .key(keys.turn());
+            .key(keys.turn())
+            .key(keys.waited(key));
         call.arg(&before.epoch)
             .arg(&before.number[..])
             .arg(&before.suspect_raw[..])

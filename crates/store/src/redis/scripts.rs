@@ -86,6 +86,8 @@ scripts! {
         job_depth;
         /// Removes a job whose end has come.
         job_drop;
+        /// Counts jobs no more whose end has come.
+        job_uncount;
         /// Names ends that are to be told.
         end_due;
         /// Hands one of them out.

@@ -177,6 +177,11 @@ impl JobStore for RedisStore {
         self.shared.depth().await
     }
 
+    async fn stored_bytes(&self) -> Result<u64, StoreError> {
+        self.shared.for_jobs()?;
+        self.shared.stored_bytes().await
+    }
+
     async fn cancel(&self, id: &JobId, expires_at: Millis) -> Result<Option<Job>, StoreError> {
         self.shared.for_jobs()?;
         self.shared.cancel(id, expires_at).await

@@ -5,7 +5,7 @@ use nevertwice_domain::entry::Selector;
 use nevertwice_domain::job::{Job, JobStatus};
 use nevertwice_domain::operation::{Operation, Pending, Whereabouts};
 
-use super::{JobBounds, JobEnd, MAX_MINTED, MAX_OPERATIONS, Submitted};
+use super::{Full, JobBounds, JobEnd, MAX_MINTED, MAX_OPERATIONS, Submitted};
 use crate::{StoreError, StoreErrorKind};
 
 /// Whether the input is kept: a worker may still be given it. One that was final from the start, and so never began, has none.
@@ -23,6 +23,32 @@ pub(crate) fn answer_to_key(present: &Job, submitted: &Job) -> Option<Submitted>
         return Some(Submitted::Conflict(present.id));
     }
     present.answers_its_key().then(|| Submitted::Same(present.clone()))
+}
+
+/// What there is already where a job is to be taken in, as its [`JobBounds`] count it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Taken {
+    pub(crate) queued: u64,
+    pub(crate) tenant_queued: u64,
+    pub(crate) bytes: u64,
+    pub(crate) tenant_bytes: u64,
+}
+
+/// Whether there is no room for this job, of which so many bytes would be kept.
+pub(crate) fn full(job: &Job, bytes: u64, bounds: &JobBounds, taken: &Taken) -> Option<Full> {
+    let waits = !job.status.is_final();
+    let over = |taken: u64, most: u64| taken.saturating_add(bytes) > most;
+    if waits && taken.queued >= bounds.max_queued {
+        Some(Full::Queue)
+    } else if waits && taken.tenant_queued >= bounds.tenant_max_queued {
+        Some(Full::TenantQueue)
+    } else if over(taken.bytes, bounds.max_bytes) {
+        Some(Full::Bytes)
+    } else if over(taken.tenant_bytes, bounds.tenant_max_bytes) {
+        Some(Full::TenantBytes)
+    } else {
+        None
+    }
 }
 
 /// It is taken in.

@@ -17,7 +17,8 @@ use tokio::time::Instant;
 
 use super::{
     CLAIM_LIFE, Claim, Held, JobBounds, JobDepth, JobEnd, JobPage, JobQuery, JobStore, OperationStore,
-    Submitted, Untold, life,
+    Submitted, Untold,
+    life::{self, Taken},
 };
 use crate::StoreError;
 
@@ -114,14 +115,12 @@ impl State {
         {
             return answer;
         }
-        if !job.status.is_final() {
-            let waits = |row: &&Row| row.job.status == JobStatus::Queued && row.job.upstream == job.upstream;
-            let live = self.jobs.values().filter(|row| row.removed_at > now);
-            if live.filter(waits).count() as u64 >= bounds.max_queued {
-                return Submitted::Full;
-            }
-        }
         life::begin(&mut job, bounds);
+        let input = life::keeps_input(&job).then_some(input);
+        let bytes = bytes_of(&input) + bytes_of(&result);
+        if let Some(full) = life::full(&job, bytes, bounds, &self.taken(&job, now)) {
+            return Submitted::Full(full);
+        }
         self.keys.extend(job.key.map(|key| (key, job.id)));
         self.last_sequence += 1;
         let row = Row {
@@ -131,12 +130,28 @@ impl State {
             given_up_until: None,
             claims: 0,
             claimed_until: None,
-            input: life::keeps_input(&job).then_some(input),
+            input,
             result,
             untold: life::tell_at(&job).map(|at| (at, 0)),
         };
         self.jobs.insert(job.id, row);
         Submitted::New(job)
+    }
+
+    fn live(&self, now: Millis) -> impl Iterator<Item = &Row> {
+        self.jobs.values().filter(move |row| row.removed_at > now)
+    }
+
+    fn taken(&self, job: &Job, now: Millis) -> Taken {
+        let mut taken = Taken::default();
+        for row in self.live(now) {
+            let (waits, own) = (row.waits_with(job), row.job.tenant == job.tenant);
+            taken.queued += u64::from(waits);
+            taken.tenant_queued += u64::from(waits && own);
+            taken.bytes += row.bytes();
+            taken.tenant_bytes += if own { row.bytes() } else { 0 };
+        }
+        taken
     }
 
     /// Those whose workers died come first, then the one that waits longest: since it came, or since its next attempt is due.
@@ -192,7 +207,7 @@ impl State {
 
     fn depth(&self, now: Millis) -> Vec<JobDepth> {
         let mut depths = BTreeMap::<UpstreamName, (u64, u64)>::new();
-        for row in self.jobs.values().filter(|row| row.removed_at > now) {
+        for row in self.live(now) {
             match row.job.status {
                 JobStatus::Queued => depths.entry(row.job.upstream.clone()).or_default().0 += 1,
                 JobStatus::Running => depths.entry(row.job.upstream.clone()).or_default().1 += 1,
@@ -209,6 +224,14 @@ impl Row {
         self.claimed_until = Some(steady + CLAIM_LIFE);
     }
 
+    fn waits_with(&self, job: &Job) -> bool {
+        self.job.status == JobStatus::Queued && self.job.upstream == job.upstream
+    }
+
+    fn bytes(&self) -> u64 {
+        bytes_of(&self.input) + bytes_of(&self.result)
+    }
+
     /// What is kept, and told, follows from where the job is now.
     fn tidy(&mut self) {
         self.untold = life::tell_at(&self.job).map(|at| (at, 0));
@@ -219,6 +242,10 @@ impl Row {
             self.removed_at = at;
         }
     }
+}
+
+fn bytes_of(body: &Option<Bytes>) -> u64 {
+    body.as_ref().map_or(0, |body| body.len() as u64)
 }
 
 #[async_trait]
@@ -318,6 +345,10 @@ impl JobStore for WorkInMemory {
 
     async fn depth(&self) -> Result<Vec<JobDepth>, StoreError> {
         Ok(self.lock().depth(self.clock.now()))
+    }
+
+    async fn stored_bytes(&self) -> Result<u64, StoreError> {
+        Ok(self.lock().live(self.clock.now()).map(Row::bytes).sum())
     }
 
     async fn cancel(&self, id: &JobId, expires_at: Millis) -> Result<Option<Job>, StoreError> {

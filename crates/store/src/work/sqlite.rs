@@ -1,13 +1,13 @@
 //! Operations and jobs on one machine: one SQLite file, durable, for one process.
 //!
-//! One thread writes, and answers after the commit is on disk; two read. Nothing but a few counts is held in memory: what
-//! waits, waits in the file. An exclusive lock keeps a second process out, so a claim of a process before is one of the dead.
+//! One thread writes, and answers after the commit is on disk; two read. Nothing but counts is held in memory, a few and two of
+//! each tenant: what waits, waits in the file. An exclusive lock keeps a second process out, so a claim of a process before is one of the dead.
 //!
 //! The files in the directory: `work.sqlite3` (with `-wal` and `-shm` while it is open) and `work.lock`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -23,8 +23,9 @@ use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use self::counts::Counts;
 use self::reader::Reader;
-use self::steps::{Counts, Next, Steps};
+use self::steps::{Next, Steps};
 use self::writer::{Asked, ClaimNext, Request, Writer};
 use super::{
     Claim, Held, JobBounds, JobDepth, JobEnd, JobPage, JobQuery, JobStore, OperationStore, Submitted, Untold,
@@ -33,6 +34,7 @@ use super::{
 use crate::sqlite::failure;
 use crate::{StoreError, StoreErrorKind};
 
+mod counts;
 mod open;
 mod operations;
 mod reader;
@@ -70,6 +72,8 @@ pub struct SqliteWork {
 struct Shared {
     /// Of each upstream, the jobs that wait and those that run.
     jobs: Mutex<BTreeMap<UpstreamName, (u64, u64)>>,
+    /// Bytes of inputs and results.
+    bytes: AtomicU64,
     /// Who waits for a job of which upstream.
     waiters: Mutex<BTreeMap<UpstreamName, Arc<Notify>>>,
     /// Claims that did not arrive.
@@ -79,6 +83,7 @@ struct Shared {
 impl Shared {
     fn publish(&self, counts: &Counts) {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&counts.jobs);
+        self.bytes.store(counts.bytes, Ordering::Relaxed);
     }
 
     /// Whether there is anything to look for.
@@ -132,6 +137,7 @@ impl SqliteWork {
             opened: clock.steady(),
             clock: Arc::clone(&clock),
             counts: opened.counts,
+            shares: opened.shares,
             shared: Arc::clone(&shared),
             queued_bytes: Arc::clone(&queued_bytes),
             readers,
@@ -280,6 +286,10 @@ impl JobStore for SqliteWork {
         let jobs = self.shared.jobs.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let depth = |(upstream, (queued, running))| JobDepth { upstream, queued, running };
         Ok(jobs.into_iter().map(depth).collect())
+    }
+
+    async fn stored_bytes(&self) -> Result<u64, StoreError> {
+        Ok(self.shared.bytes.load(Ordering::Relaxed))
     }
 
     async fn cancel(&self, id: &JobId, expires_at: Millis) -> Result<Option<Job>, StoreError> {

@@ -18,13 +18,16 @@ use nevertwice_domain::clock::{Clock, ManualClock, Millis};
 use nevertwice_domain::job::{Job, JobError, JobId, JobStatus};
 use nevertwice_domain::operation::Operation;
 
-use super::{Claim, Held, JobBounds, JobEnd, JobPage, JobQuery, JobStore, OperationStore, Submitted, Untold};
+use super::{
+    Claim, Full, Held, JobBounds, JobEnd, JobPage, JobQuery, JobStore, OperationStore, Submitted, Untold,
+};
 
 mod claims;
 mod ends;
 mod keys;
 mod operations;
 mod pages;
+mod room;
 pub mod samples;
 mod submits;
 mod tells;
@@ -64,8 +67,11 @@ pub async fn conformance<S: Work>(make: impl AsyncFn(Arc<ManualClock>) -> Arc<S>
             one_of_many_settles what_is_due_is_handed_to_one_alone due_comes_again_and_counts_looks
             what_is_settled_is_not_due the_gateways_own_operations_make_room_for_each_other_alone;
         submits: what_was_submitted_is_there_as_it_was bodies_are_bytes a_job_that_is_final_already_is_kept_and_not_handed_out
-            too_many_that_wait_are_refused the_bound_is_of_one_upstream ids_that_are_not_there_are_none
-            a_job_that_never_ends_is_removed;
+            too_many_that_wait_are_refused the_bound_is_of_one_upstream a_tenant_has_its_share_of_what_waits
+            ids_that_are_not_there_are_none a_job_that_never_ends_is_removed;
+        room: what_is_kept_is_counted a_body_that_does_not_fit_is_refused what_is_removed_gives_room
+            results_are_kept_though_there_is_no_room a_job_that_is_final_already_needs_room what_expires_gives_room
+            a_tenant_has_its_share_of_the_bytes the_bounds_are_named_in_their_order many_submits_at_once_keep_the_bound;
         keys: the_same_request_is_the_same_job another_request_is_a_conflict a_verdict_answers_its_key
             a_transient_failure_makes_room a_cancelled_job_makes_room one_of_many_submits_with_a_key_is_taken_in
             a_key_ends_with_its_job the_same_job_is_found_though_the_queue_is_full;
@@ -101,7 +107,7 @@ impl<S: Work> Bench<S> {
 
     /// When samples that begin now are removed.
     fn bounds(&self) -> JobBounds {
-        JobBounds { max_queued: 1000, expires_at: self.later(samples::LIFE_MS) }
+        samples::bounds(self.later(samples::LIFE_MS))
     }
 
     fn later(&self, ms: u64) -> Millis {

@@ -109,6 +109,46 @@ async fn each_end_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_that_nobody_waits_for_is_not_told() {
+    let server = Redis::start();
+    let (a, b) = pair(server.addr()).await;
+    assert_eq!(a.accept(&samples::fingerprint(99), &samples::upstream("ocr")).await.ok(), Some(false));
+    let keys = |kind: &str| server.ask(&["keys", &format!("{{{PREFIX}}}:{kind}:*")]);
+    let before = server.calls("publish");
+    for n in 0..60 {
+        let lease = held(look(&a, n).await);
+        match n % 3 {
+            0 => lease.land_without_verdict(),
+            1 => drop(lease),
+            _ => {
+                let accepted = a.accept(&samples::fingerprint(n), &samples::upstream("ocr")).await;
+                assert_eq!(accepted.ok(), Some(false));
+                drop(lease);
+            }
+        }
+    }
+    until("all are given up", SECOND, async || keys("l").is_empty()).await;
+    // the connections are tended meanwhile
+    assert!(server.calls("publish") - before < 20, "{}", server.calls("publish") - before);
+
+    let lease = held(look(&a, 100).await);
+    let waiting = elsewhere(look(&b, 100).await);
+    assert_eq!(keys("w"), format!("{{{PREFIX}}}:w:{}", samples::fingerprint(100)));
+    let left: i64 = server.ask(&["pttl", &keys("w")]).parse().unwrap_or_default();
+    assert!((1..=5000).contains(&left), "{left}");
+    lease.land_without_verdict();
+    assert_eq!(waiting.landed().await, RemoteLanding::Released);
+    assert!(keys("w").is_empty(), "the next one is not told for nothing");
+
+    let lease = held(look(&a, 101).await);
+    let waiting = elsewhere(look(&b, 101).await);
+    must_record(&a, 101).await;
+    assert_eq!(waiting.landed().await, RemoteLanding::LookAgain);
+    assert!(keys("w").is_empty());
+    drop(lease);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_look_up_that_was_given_up_holds_nothing() {
     let server = Redis::start();
     let (a, b) = pair(server.addr()).await;

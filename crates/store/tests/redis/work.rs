@@ -14,7 +14,7 @@ use nevertwice_store::StoreErrorKind;
 use nevertwice_store::redis::{RedisOptions, RedisStore};
 use nevertwice_store::work::suite::{self, samples};
 use nevertwice_store::work::{
-    CLAIM_LIFE, Claim, Held, JobBounds, JobEnd, JobQuery, JobStore, OperationStore, Submitted, Untold,
+    CLAIM_LIFE, Claim, Full, Held, JobBounds, JobEnd, JobQuery, JobStore, OperationStore, Submitted, Untold,
 };
 use nevertwice_testkit::Redis;
 use tokio::task::JoinSet;
@@ -46,7 +46,7 @@ fn ocr() -> UpstreamName {
 }
 
 fn bounds() -> JobBounds {
-    JobBounds { max_queued: 10_000, expires_at: later() }
+    samples::bounds(later())
 }
 
 async fn submit(store: &RedisStore, n: u64) -> Job {
@@ -207,7 +207,7 @@ async fn of_submits_with_one_key_in_two_processes_one_is_taken_in() {
             match answer {
                 Submitted::New(job) | Submitted::Same(job) => assert_eq!(job.id, new),
                 Submitted::Conflict(id) => assert_eq!(*id, new),
-                Submitted::Full => panic!("there is room"),
+                Submitted::Full(full) => panic!("there is room: {full:?}"),
             }
         }
     }
@@ -337,6 +337,118 @@ async fn a_job_that_is_final_from_the_start_has_its_result_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_processes_share_the_room() {
+    let server = Redis::start();
+    let stores = pair(&server).await;
+    let bounds = JobBounds { max_bytes: 1000, tenant_max_bytes: 600, tenant_max_queued: 9, ..bounds() };
+    let mut submits = JoinSet::new();
+    for n in 0..40_u64 {
+        let store = Arc::clone(&stores[n as usize % 2]);
+        submits.spawn(async move {
+            let job =
+                Job { tenant: samples::tenant(["a", "b"][n as usize / 2 % 2]), ..samples::job(n, now()) };
+            store.submit(job, Bytes::from(vec![1; 50]), None, &bounds).await
+        });
+    }
+    let answers: Vec<_> = submits.join_all().await.into_iter().flatten().collect();
+    let new = answers.iter().filter(|a| matches!(a, Submitted::New(_))).count();
+    let full = answers.iter().filter(|a| **a == Submitted::Full(Full::TenantQueue)).count();
+    assert_eq!((new, full), (18, 22), "nine of each");
+    let stored = async |n: usize| stores[n].stored_bytes().await.ok();
+    assert_eq!((stored(0).await, stored(1).await), (Some(900), Some(900)));
+    let mut ended = 0;
+    while let Some(claim) = claim(&stores[ended % 2], Duration::ZERO).await {
+        let result = Bytes::from(vec![2; 70]);
+        assert!(stores[ended % 2].settle_job(&claim, succeeded(&result)).await.is_ok_and(|held| held));
+        ended += 1;
+    }
+    assert_eq!((ended, stored(0).await, stored(1).await), (18, Some(18 * 70), Some(18 * 70)));
+    for store in &stores {
+        let refused = store.submit(samples::job(99, now()), samples::input(1), None, &bounds).await;
+        assert_eq!(refused.ok(), Some(Submitted::Full(Full::Bytes)));
+    }
+    assert_eq!(server.ask(&["hlen", "{nt}:jobs:sums"]), "3", "all, and two tenants: nobody waits");
+}
+
+/// The sums in Redis, made anew of what the records say.
+fn assert_sums(server: &Redis) {
+    let mut expected = BTreeMap::<String, u64>::new();
+    for record in server.ask(&["zrange", "{nt}:jobs:records", "0", "-1"]).lines() {
+        let parts: Vec<_> = record.split(' ').collect();
+        let bytes = parts[2].parse::<u64>().unwrap_or_else(|error| panic!("{record}: {error}"));
+        *expected.entry(String::new()).or_default() += bytes;
+        *expected.entry(parts[1].to_owned()).or_default() += bytes;
+        if let Some(upstream) = parts.get(3) {
+            *expected.entry(format!("{} {upstream}", parts[1])).or_default() += 1;
+        }
+    }
+    expected.retain(|_, sum| *sum > 0);
+    for (field, sum) in &expected {
+        assert_eq!(server.ask(&["hget", "{nt}:jobs:sums", field]), sum.to_string(), "{field:?}");
+    }
+    assert_eq!(server.ask(&["hlen", "{nt}:jobs:sums"]), expected.len().to_string());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_of_a_version_that_did_not_count_are_counted_from_when_they_change() {
+    let server = Redis::start();
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    let stored = async || store.stored_bytes().await.ok();
+    let mut jobs = Vec::new();
+    for n in 0..4 {
+        jobs.push(submit(&store, n).await);
+    }
+    let length = samples::input(1).len() as u64;
+    assert_eq!(stored().await, Some(4 * length));
+    // as that version left them
+    for job in &jobs {
+        server.ask(&["hdel", &format!("{{nt}}:j:{}", job.id), "k"]);
+    }
+    server.ask(&["del", "{nt}:jobs:records", "{nt}:jobs:sums"]);
+    assert_eq!(stored().await, Some(0));
+    let first = claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
+    assert_eq!(stored().await, Some(length), "it has changed");
+    assert!(finish(&store, &first).await);
+    assert_eq!(stored().await, Some(2));
+    assert!(store.cancel(&jobs[1].id, later()).await.is_ok_and(|job| job.is_some()));
+    assert_eq!(stored().await, Some(2), "what did not count is not taken away");
+    submit(&store, 9).await;
+    assert_eq!(stored().await, Some(2 + length));
+    assert_sums(&server);
+    // too low, for whatever reason: never below zero
+    server.ask(&["hset", "{nt}:jobs:sums", "", "1"]);
+    assert!(store.cancel(&nth(&store, 9).await, later()).await.is_ok_and(|job| job.is_some()));
+    assert_eq!(stored().await, Some(0));
+}
+
+/// The id of the job that was submitted as the `n`th.
+async fn nth(store: &RedisStore, n: u64) -> JobId {
+    let page = store.list(&JobQuery { limit: 1000, ..JobQuery::default() }).await;
+    let found = page
+        .ok()
+        .and_then(|page| page.items.into_iter().find(|j| j.request.path.ends_with(&format!("n={n}"))));
+    found.unwrap_or_else(|| panic!("job {n}")).id
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_version_removed_counts_until_its_time() {
+    let server = Redis::start();
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    let soon = samples::bounds(now().plus_ms(3000));
+    let job = samples::job(1, now());
+    assert!(store.submit(job.clone(), samples::input(1), None, &soon).await.is_ok());
+    submit(&store, 2).await;
+    // by a version that does not count, or by the server, as the life of the keys is over
+    let member = format!("{} {} {}", job.id, job.tenant, job.upstream);
+    server.ask(&["zrem", "{nt}:jobs:ends", &member]);
+    server.ask(&["del", &format!("{{nt}}:j:{}", job.id), &format!("{{nt}}:ji:{}", job.id)]);
+    let rest = samples::input(2).len() as u64;
+    until("it counts no more", LONG, async || store.stored_bytes().await.ok() == Some(rest)).await;
+    assert!(now() >= soon.expires_at, "until then it does");
+    assert_sums(&server);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_key_has_an_end() {
     let server = Redis::start();
     let store = open(bench::options(server.addr(), PREFIX)).await;
@@ -365,7 +477,7 @@ async fn every_key_has_an_end() {
     assert!(store.cancel(&cancelled.job.id, later()).await.is_ok_and(|job| job.is_some()));
     assert!(store.put(&samples::operation(1, now())).await.is_ok());
     let lives = lives(&server);
-    assert!(lives.len() >= 26, "{lives:?}");
+    assert!(lives.len() >= 28, "{lives:?}");
     let longest = i64::try_from(2 * samples::LIFE_MS + 60_000).unwrap_or(0);
     for (key, life) in lives {
         assert!(memory.contains(&key) || (1..=longest).contains(&life), "{key} lives {life} ms");
@@ -377,7 +489,7 @@ async fn what_is_over_is_swept_and_leaves_nothing_behind() {
     let server = Redis::start();
     let store = open(bench::options(server.addr(), PREFIX)).await;
     let memory: BTreeSet<_> = lives(&server).into_keys().collect();
-    let soon = JobBounds { max_queued: 100, expires_at: now().plus_ms(1500) };
+    let soon = samples::bounds(now().plus_ms(1500));
     for n in 0..10 {
         assert!(store.submit(samples::job(n, now()), samples::input(n), None, &soon).await.is_ok());
     }

@@ -40,7 +40,7 @@ fn refused(directory: &Path) -> Result<StoreError, Failed> {
 }
 
 fn bounds(clock: &impl Clock) -> JobBounds {
-    JobBounds { max_queued: u64::MAX, expires_at: clock.now().plus_ms(samples::LIFE_MS) }
+    samples::bounds(clock.now().plus_ms(samples::LIFE_MS))
 }
 
 async fn claim(store: &SqliteWork) -> Result<Option<Claim>, StoreError> {

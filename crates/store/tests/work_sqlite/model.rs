@@ -1,5 +1,6 @@
 //! Random lives of operations and jobs, on SQLite and in the reference at once: both always say the same.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,12 +13,19 @@ use nevertwice_store::work::memory::WorkInMemory;
 use nevertwice_store::work::sqlite::SqliteWork;
 use nevertwice_store::work::suite::samples;
 use nevertwice_store::work::{
-    CLAIM_LIFE, Claim, JobBounds, JobEnd, JobQuery, JobStore, OperationStore, Submitted, Untold,
+    CLAIM_LIFE, Claim, JobEnd, JobQuery, JobStore, OperationStore, Submitted, Untold,
 };
 
 use super::{Done, Failed, clock, open};
 
 const UPSTREAMS: [&str; 2] = ["ocr", "tika"];
+
+/// What there is little of.
+#[derive(Clone, Copy)]
+enum Bound {
+    Queue,
+    Bytes,
+}
 
 struct World {
     clock: Arc<ManualClock>,
@@ -26,7 +34,7 @@ struct World {
     directory: tempfile::TempDir,
     /// How long jobs and operations live.
     life_ms: u64,
-    max_queued: u64,
+    bounded: Option<Bound>,
     ids: Vec<JobId>,
     claims: Vec<(Claim, Claim)>,
     untold: Vec<(Untold, Untold)>,
@@ -34,6 +42,8 @@ struct World {
     /// How often something came of a step: a world in which nothing happens proves nothing.
     handed_out: u64,
     to_tell: u64,
+    /// How often there was no room, by the bound.
+    full: BTreeMap<String, u64>,
 }
 
 /// Asks both, and demands the same answer.
@@ -50,7 +60,7 @@ macro_rules! both {
 }
 
 impl World {
-    fn new(life_ms: u64, max_queued: u64) -> Result<Self, Failed> {
+    fn new(life_ms: u64, bounded: Option<Bound>) -> Result<Self, Failed> {
         let (clock, directory) = (clock(), tempfile::tempdir()?);
         let reference = WorkInMemory::new(Arc::<ManualClock>::clone(&clock));
         let store = Some(open(directory.path(), &clock)?);
@@ -61,13 +71,14 @@ impl World {
             store,
             directory,
             life_ms,
-            max_queued,
+            bounded,
             ids,
             claims,
             untold: Vec::new(),
             submitted: 0,
             handed_out: 0,
             to_tell: 0,
+            full: BTreeMap::new(),
         })
     }
 
@@ -123,11 +134,18 @@ impl World {
         match rng.u8(..23) {
             0..4 => {
                 let job = self.job(rng);
-                let bounds = JobBounds { max_queued: self.max_queued, expires_at: now.plus_ms(self.life_ms) };
+                let mut bounds = samples::bounds(now.plus_ms(self.life_ms));
+                match self.bounded {
+                    Some(Bound::Queue) => (bounds.max_queued, bounds.tenant_max_queued) = (4, 2),
+                    Some(Bound::Bytes) => (bounds.max_bytes, bounds.tenant_max_bytes) = (60_000, 32_000),
+                    None => {}
+                }
                 let input = Bytes::from(vec![rng.u8(..); rng.usize(..5000)]);
-                let submitted = both!(self, submit(job.clone(), input.clone(), None, &bounds));
-                if let Submitted::New(job) = submitted {
-                    self.ids.push(job.id);
+                let result = job.status.is_final().then(|| Bytes::from(vec![rng.u8(..); rng.usize(..1000)]));
+                match both!(self, submit(job.clone(), input.clone(), result.clone(), &bounds)) {
+                    Submitted::New(job) => self.ids.push(job.id),
+                    Submitted::Full(full) => *self.full.entry(format!("{full:?}")).or_default() += 1,
+                    _ => {}
                 }
             }
             4..8 => {
@@ -235,6 +253,18 @@ impl World {
         Ok(())
     }
 
+    /// What has expired is removed, and counts for nothing then.
+    async fn all_goes(&mut self, seed: u64) -> Done {
+        self.clock.advance_ms(2 * i64::from(u32::MAX));
+        for _ in 0..1000 {
+            if self.store()?.stored_bytes().await? == 0 && self.store()?.depth().await?.is_empty() {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Err(format!("seed {seed}: {} bytes stay counted", self.store()?.stored_bytes().await?).into())
+    }
+
     /// As it is after a restart, except that claims are over, in the reference too.
     fn reopen(&mut self) -> Done {
         self.store = None;
@@ -245,17 +275,19 @@ impl World {
 }
 
 async fn lives(worlds: u64, steps: u64, seed: u64) -> Done {
+    let mut full = BTreeMap::<String, u64>::new();
     for world in 0..worlds {
         let mut rng = Rng::with_seed(seed + world);
-        // What has expired counts for the bound until it is removed: one at a time.
-        let bounded = rng.bool();
-        let mut it =
-            if bounded { World::new(u64::from(u32::MAX), 4)? } else { World::new(20_000, u64::MAX)? };
+        // What has expired counts for the bounds until it is removed: one at a time.
+        let bounded = [Some(Bound::Bytes), None, Some(Bound::Queue)][world as usize % 3];
+        let mut it = World::new(if bounded.is_some() { u64::from(u32::MAX) } else { 20_000 }, bounded)?;
         for step in 0..steps {
             it.step(&mut rng).await.map_err(|e| format!("seed {}, step {step}: {e}", seed + world))?;
-            if bounded {
+            if bounded.is_some() {
                 let depth = it.reference.depth().await?;
                 assert_eq!(depth, it.store()?.depth().await?, "seed {}, step {step}", seed + world);
+                let bytes = it.reference.stored_bytes().await?;
+                assert_eq!(bytes, it.store()?.stored_bytes().await?, "seed {}, step {step}", seed + world);
             }
             if rng.u8(..100) == 0 {
                 it.reopen()?;
@@ -263,7 +295,12 @@ async fn lives(worlds: u64, steps: u64, seed: u64) -> Done {
         }
         assert!(it.to_tell > steps / 300, "seed {}: {} to tell", seed + world, it.to_tell);
         assert!(it.handed_out > steps / 50, "seed {}: {} handed out", seed + world, it.handed_out);
+        for (bound, times) in std::mem::take(&mut it.full) {
+            *full.entry(bound).or_default() += times;
+        }
+        it.all_goes(seed + world).await?;
     }
+    assert_eq!(full.len(), 4, "each bound had its turn: {full:?}");
     Ok(())
 }
 

@@ -12,7 +12,9 @@ use nevertwice_domain::job::{Job, JobStatus};
 use nevertwice_domain::operation::Whereabouts;
 use nevertwice_store::work::sqlite::SqliteWork;
 use nevertwice_store::work::suite::samples;
-use nevertwice_store::work::{Held, JobEnd, JobStore, MAX_OPERATIONS, OperationStore, Submitted};
+use nevertwice_store::work::{
+    Full, Held, JobBounds, JobEnd, JobStore, MAX_OPERATIONS, OperationStore, Submitted,
+};
 use nevertwice_store::{StoreError, StoreErrorKind};
 use tokio::task::JoinSet;
 
@@ -69,6 +71,43 @@ async fn everything_is_there_after_a_restart() -> Done {
     let third = claim(&store).await?.ok_or("it waits")?;
     assert_eq!(third.job.status, JobStatus::Running);
     assert_eq!(store.input(&third.job.id).await?, Some(samples::input(4)));
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_kept_is_counted_anew_at_each_start() -> Done {
+    let directory = tempfile::tempdir()?;
+    let clock = clock();
+    let mut store = open(directory.path(), &clock)?;
+    for (n, tenant) in [(1, "a"), (2, "a"), (3, "b"), (4, "b")] {
+        let job = Job { tenant: samples::tenant(tenant), ..samples::job(n, clock.now()) };
+        store.submit(job, Bytes::from(vec![7; 100]), None, &bounds(&*clock)).await?;
+    }
+    let (at, expires_at) = (clock.now(), clock.now().plus_ms(samples::LIFE_MS));
+    for status in [JobStatus::Succeeded, JobStatus::Failed] {
+        let claim = claim(&store).await?.ok_or("it waits")?;
+        let result = Some((samples::facts(200, &[8; 30]), Bytes::from(vec![8; 30])));
+        let error = (status == JobStatus::Failed).then(samples::transient);
+        assert!(store.settle_job(&claim, JobEnd::Final { status, error, result, at, expires_at }).await?);
+    }
+    for _ in 0..2 {
+        // nothing of it is in the file: one of a version that did not count is opened as any other
+        assert_eq!(store.stored_bytes().await?, 360);
+        let room =
+            JobBounds { max_bytes: 400, tenant_max_bytes: 220, tenant_max_queued: 2, ..bounds(&*clock) };
+        for (tenant, upstream, length, full) in [
+            ("b", "ocr", 0, Full::TenantQueue),
+            ("a", "ocr", 41, Full::Bytes),
+            ("b", "tika", 21, Full::TenantBytes),
+        ] {
+            let mut job = samples::job(9, clock.now());
+            (job.tenant, job.upstream) = (samples::tenant(tenant), samples::upstream(upstream));
+            let submitted = store.submit(job, Bytes::from(vec![9; length]), None, &room).await?;
+            assert_eq!(submitted, Submitted::Full(full));
+        }
+        drop(store);
+        store = open(directory.path(), &clock)?;
+    }
     Ok(())
 }
 
@@ -163,6 +202,7 @@ async fn a_full_disk_loses_nothing_that_was_taken_in() -> Done {
     assert_eq!(renewed?, Some(taken[0].clone()));
     assert_eq!(all(&store).await?.len(), taken.len(), "what was not taken in is not there");
     assert_eq!(store.depth().await?[0].queued, taken.len() as u64);
+    assert_eq!(store.stored_bytes().await?, 60_000 * taken.len() as u64);
     fs::remove_file(&ballast)?;
     taken.push(submit(&store, &clock, 901, samples::input(901)).await?);
     drop(store);
@@ -190,9 +230,14 @@ async fn what_cannot_be_written_is_not_taken_in() -> Done {
     assert!(store.sending(&held).await.is_err(), "no call may be made");
     assert_eq!(all(&store).await?.len(), 1);
     assert!(!job(&store, &held.job.id).await?.sent);
+    // nor counted, for anybody
+    let length = samples::input(1).len() as u64;
+    assert_eq!(store.stored_bytes().await?, length);
     intruder.execute_batch("DROP TRIGGER stop")?;
     assert!(store.sending(&held).await?);
-    submit(&store, &clock, 2, samples::input(2)).await?;
+    let room = JobBounds { tenant_max_bytes: 2 * length, tenant_max_queued: 1, ..bounds(&*clock) };
+    let submitted = store.submit(samples::job(2, clock.now()), samples::input(2), None, &room).await?;
+    assert!(matches!(submitted, Submitted::New(_)), "{submitted:?}");
     Ok(())
 }
 

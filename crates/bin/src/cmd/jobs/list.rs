@@ -61,16 +61,16 @@ pub(super) async fn run(list: &List) -> Result<Exit, Failure> {
         pages::all(&list.admin.client()?, JOBS, &parameters, list.limit).await?;
     let depth = &beside["depth"];
     if list.json {
-        let json = json!({ "items": items, "next_cursor": next, "depth": depth });
+        let stored_bytes = &beside["stored_bytes"];
+        let json =
+            json!({ "items": items, "next_cursor": next, "depth": depth, "stored_bytes": stored_bytes });
         return print::line(&format!("{json:#}"));
     }
     let items = items.iter().map(Item::read).collect::<Result<Vec<_>, _>>()?;
     let none = if parameters.is_empty() { "there is no job" } else { "no job matches" };
     let jobs = if items.is_empty() { none.to_owned() } else { table(&items, now()) };
-    let done = print::line(&match depth_table(depth) {
-        Some(depth) => format!("{jobs}\n\n{depth}"),
-        None => jobs,
-    })?;
+    let parts = [Some(jobs), depth_table(depth), stored(&beside["stored_bytes"])];
+    let done = print::line(&parts.into_iter().flatten().collect::<Vec<_>>().join("\n\n"))?;
     if next.is_some() {
         print::error(&format!("{} shown, there are more: raise --limit to see them", items.len()));
     }
@@ -112,4 +112,10 @@ pub(super) fn depth_table(depth: &Value) -> Option<String> {
         table.row([row["upstream"].as_str().unwrap_or("?").to_owned(), count("queued"), count("running")]);
     }
     Some(table.text())
+}
+
+/// What inputs and results take; `None` when they take nothing, and of a gateway that does not say.
+pub(super) fn stored(bytes: &Value) -> Option<String> {
+    let bytes = bytes.as_u64().filter(|bytes| *bytes > 0)?;
+    Some(format!("stored inputs and results: {bytes} bytes"))
 }

@@ -124,6 +124,9 @@ fn the_table_says_what_hangs() {
     let depth = json!([{ "upstream": "ocr", "queued": 7, "running": 2 }]);
     assert_eq!(list::depth_table(&depth).unwrap(), "UPSTREAM  QUEUED  RUNNING\nocr            7        2");
     assert_eq!(list::depth_table(&json!([])), None);
+    let stored = list::stored(&json!(12_345));
+    assert_eq!(stored.as_deref(), Some("stored inputs and results: 12345 bytes"));
+    assert_eq!((list::stored(&json!(0)), list::stored(&json!(null))), (None, None));
 }
 
 #[test]
@@ -201,7 +204,7 @@ async fn a_wait_ends_with_its_time() {
 async fn all_means_those_that_wait_or_run() {
     let list = |ids: &[&str]| {
         let items: Vec<_> = ids.iter().map(|id| json!({ "id": id })).collect();
-        json!({ "items": items, "next_cursor": null, "depth": [] })
+        json!({ "items": items, "next_cursor": null, "depth": [], "stored_bytes": 0 })
     };
     let (client, mut server) = canned(vec![list(&[OTHER, ID]), list(&[ID])]).await;
     let upstream = crate::args::an_upstream("ocr").unwrap();

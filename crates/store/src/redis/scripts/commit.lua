@@ -1,5 +1,5 @@
 -- Writes what was decided, if all that it was decided on is as it was.
--- KEYS: entry, strike, epoch, lease, index, expiry, seq, strikes, turn.
+-- KEYS: entry, strike, epoch, lease, index, expiry, seq, strikes, turn, waited.
 -- ARGV: 1 epoch, 2 q, 3 s, 4 strike, as they were; 5 fingerprint, 6 token of the lease, 7 channel, 8 message, 9 now,
 --       10 new strike (empty: none), 11 its life in ms, 12 the most strikes, 13 whether an entry is put (1 or 0),
 --       14 its head, 15 its body, 16 when it expires, 17 schema, 18 whether the tally goes on (1 or 0), 19 life of the key in ms,
@@ -34,7 +34,7 @@ if ARGV[13] == '1' then
   redis.call('PEXPIRE', KEYS[1], ARGV[19])
   redis.call('ZADD', KEYS[5], seq, ARGV[5])
   redis.call('ZADD', KEYS[6], ARGV[16], ARGV[5])
-  if is_held(KEYS[4], ARGV[6]) then redis.call('DEL', KEYS[4]) end
+  if is_held(KEYS[4], ARGV[6]) then redis.call('DEL', KEYS[4], KEYS[10]) end
   redis.call('PUBLISH', ARGV[7], ARGV[8])
 end
 local most = tonumber(ARGV[21])

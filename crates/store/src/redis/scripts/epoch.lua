@@ -14,6 +14,10 @@ end
 local function is_held(lease, token)
   return token ~= '' and redis.pcall('GET', lease) == token
 end
+-- Gives a lease up, and says so if another process waits for that.
+local function give_up(lease, waited, channel, message)
+  if redis.call('DEL', lease, waited) > 1 then redis.call('PUBLISH', channel, message) end
+end
 -- Whether the index has this entry. One that it does not have is none: a forget of many would not find it.
 local function is_listed(index, member, number)
   local at = redis.pcall('ZSCORE', index, member)

@@ -1,7 +1,4 @@
--- Gives a lease up, and says so to those who wait.
--- KEYS: lease. ARGV: token, channel, message.
-if is_held(KEYS[1], ARGV[1]) then
-  redis.call('DEL', KEYS[1])
-  redis.call('PUBLISH', ARGV[2], ARGV[3])
-end
+-- Gives a lease up.
+-- KEYS: lease, waited. ARGV: token, channel, message.
+if is_held(KEYS[1], ARGV[1]) then give_up(KEYS[1], KEYS[2], ARGV[2], ARGV[3]) end
 return 1

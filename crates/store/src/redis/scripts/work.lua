@@ -50,3 +50,31 @@ local function tell_at(tenants, ends, tenant, id, at, ms)
     redis.call('ZREM', tenants, tenant)
   end
 end
+-- What a job counts for: its member of ends, the bytes that are kept of it, whether it waits.
+local function record_of(member, bytes, waits)
+  local who, upstream = string.match(member, '^(%S+ %S+) (%S+)$')
+  return string.format('%s %.0f%s', who, bytes, waits and ' ' .. upstream or '')
+end
+-- Changes a sum. None is below zero, and one that is zero is not there.
+local function add(sums, field, by)
+  if by == 0 then return end
+  if redis.call('HINCRBY', sums, field, string.format('%.0f', by)) <= 0 then redis.call('HDEL', sums, field) end
+end
+-- Adds a record to the sums, or takes it away (1 or -1).
+local function sum_up(sums, record, by)
+  local tenant, bytes, upstream = string.match(record, '^%S+ (%S+) (%d+) ?(%S*)$')
+  if not tenant then return end
+  add(sums, '', by * bytes)
+  add(sums, tenant, by * bytes)
+  if upstream ~= '' then add(sums, tenant .. ' ' .. upstream, by) end
+end
+-- From now on a job counts for this, until it is removed. The sums are those of the records, whoever removes the job, or its keys:
+-- a record goes by its time. One that was taken in by a version that did not count is counted from now on.
+local function count(records, sums, job, record, removed_at, ms)
+  local was = redis.call('HGET', job, 'k')
+  if was and was ~= record and redis.call('ZREM', records, was) == 1 then sum_up(sums, was, -1) end
+  if redis.call('ZADD', records, removed_at, record) == 1 then sum_up(sums, record, 1) end
+  redis.call('HSET', job, 'k', record)
+  keep(records, ms)
+  keep(sums, ms)
+end

@@ -11,7 +11,8 @@ use super::super::operations::{corrupt, text};
 use super::bodies::is_small;
 use super::rows::{Change, Outcome, Place, Row, Written, undecided};
 use super::{DECISIONS, stored};
-use crate::work::{JobBounds, Submitted, life};
+use crate::work::life::{self, Taken};
+use crate::work::{Full, JobBounds, Submitted};
 use crate::{StoreError, StoreErrorKind};
 
 /// Who has an idempotency key.
@@ -54,9 +55,12 @@ impl Shared {
             }
             if !brought {
                 // a large one is not brought to a place that has no room for it
-                let waits = !job.status.is_final() && !is_small(input);
-                if waits && self.waiting(&job).await? >= bounds.max_queued {
-                    return Ok(Submitted::Full);
+                let bodies = [kept.then_some(input), result];
+                if bodies.into_iter().flatten().any(|body| !is_small(body)) {
+                    let bytes = bodies.into_iter().flatten().map(|body| body.len() as u64).sum();
+                    if let Some(full) = life::full(&job, bytes, bounds, &self.taken(&job).await?) {
+                        return Ok(Submitted::Full(full));
+                    }
                 }
                 if kept {
                     self.put_body(&input_key, input).await?;
@@ -72,12 +76,12 @@ impl Shared {
                 b"new" | b"there" => return Ok(Submitted::New(job)),
                 b"changed" => {}
                 b"lost" => brought = false,
-                b"full" => {
-                    // one that has a result is at its end, and not refused for this
+                other => {
+                    let full = full(other).ok_or_else(|| corrupt("a submit"))?;
                     self.drop_body(&input_key).await;
-                    return Ok(Submitted::Full);
+                    self.drop_body(&result_key).await;
+                    return Ok(Submitted::Full(full));
                 }
-                _ => return Err(corrupt("a submit")),
             }
         }
         Err(undecided())
@@ -115,6 +119,8 @@ impl Shared {
             .key(job.key.map_or_else(|| own.clone(), |key| keys.idempotency(&key)))
             .key(holder.id.map_or_else(|| own.clone(), |id| keys.job(&id)))
             .key(result.map_or_else(|| own.clone(), |(name, _)| keys.job_result(name)))
+            .key(keys.job_records())
+            .key(keys.job_sums())
             .key(keys.untold())
             .key(keys.tenant_untold(&job.tenant))
             .arg(job.id.to_string())
@@ -133,16 +139,26 @@ impl Shared {
             .arg(Event::Waiting(job.upstream.clone()).encode())
             .arg(result.map_or_else(String::new, |(_, length)| length.to_string()))
             .arg(result.map_or("", |(name, _)| name))
-            .arg(life::tell_at(job).map_or_else(String::new, |at| at.0.to_string()))
-            .arg(job.tenant.as_str());
+            .arg(job.tenant.as_str())
+            .arg(bounds.tenant_max_queued)
+            .arg(bounds.max_bytes)
+            .arg(bounds.tenant_max_bytes)
+            .arg(life::tell_at(job).map_or_else(String::new, |at| at.0.to_string()));
         self.link.call(&call, self.budget(value.len())).await
     }
 
-    /// How many jobs of its upstream wait.
-    async fn waiting(&self, job: &Job) -> Result<u64, StoreError> {
+    async fn taken(&self, job: &Job) -> Result<Taken, StoreError> {
         let call = self.scripts.job_depth.key(self.keys.stream(&job.upstream));
         let (queued, _running): (u64, u64) = self.link.call(&call, self.budget(0)).await?;
-        Ok(queued)
+        let tenant = job.tenant.as_str();
+        let mut get = pipe();
+        get.cmd("HMGET").arg(self.keys.job_sums());
+        get.arg("").arg(tenant).arg(format!("{tenant} {}", job.upstream));
+        type Sums = (Option<u64>, Option<u64>, Option<u64>);
+        let ((bytes, tenant_bytes, tenant_queued),): (Sums,) = self.link.ask(&get, self.budget(0)).await?;
+        let [bytes, tenant_bytes, tenant_queued] =
+            [bytes, tenant_bytes, tenant_queued].map(Option::unwrap_or_default);
+        Ok(Taken { queued, tenant_queued, bytes, tenant_bytes })
     }
 
     pub(super) async fn input(&self, id: &JobId) -> Result<Option<Bytes>, StoreError> {
@@ -195,5 +211,16 @@ impl Shared {
     /// What of a body that was brought is gone, and cannot be brought again.
     pub(super) fn lost() -> StoreError {
         StoreErrorKind::Io.error("all data in Redis was lost while a result was on its way")
+    }
+}
+
+/// Which bound the script names.
+fn full(answer: &[u8]) -> Option<Full> {
+    match answer {
+        b"full queue" => Some(Full::Queue),
+        b"full tenant queue" => Some(Full::TenantQueue),
+        b"full bytes" => Some(Full::Bytes),
+        b"full tenant bytes" => Some(Full::TenantBytes),
+        _ => None,
     }
 }

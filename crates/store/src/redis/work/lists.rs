@@ -108,8 +108,31 @@ impl Shared {
         Ok(depths)
     }
 
+    pub(super) async fn stored_bytes(&self) -> Result<u64, StoreError> {
+        // what has come to its end does not count
+        self.uncount_jobs().await?;
+        let mut get = pipe();
+        get.cmd("HGET").arg(self.keys.job_sums()).arg("");
+        let (bytes,): (Option<u64>,) = self.link.ask(&get, STEP).await?;
+        Ok(bytes.unwrap_or_default())
+    }
+
+    async fn uncount_jobs(&self) -> Result<(), StoreError> {
+        let mut call = self.scripts.job_uncount.key(self.keys.job_records());
+        call.key(self.keys.job_sums()).arg(self.now().0).arg(SWEPT);
+        let _: u64 = self.link.call(&call, STEP).await?;
+        Ok(())
+    }
+
     /// Removes jobs whose end has come, some of them. Returns whether there may be more.
     pub(in super::super) async fn sweep_jobs(&self) -> Result<bool, StoreError> {
+        let more = self.drop_jobs().await?;
+        // after that: what is removed counts until it is
+        self.uncount_jobs().await?;
+        Ok(more)
+    }
+
+    async fn drop_jobs(&self) -> Result<bool, StoreError> {
         let mut get = pipe();
         get.cmd("ZRANGEBYSCORE").arg(self.keys.ends()).arg("-inf").arg(self.now().0);
         get.arg("LIMIT").arg(0).arg(SWEPT);

@@ -1,7 +1,7 @@
 //! A job as it stands in Redis, and the one way to change it.
 
 use nevertwice_domain::clock::Millis;
-use nevertwice_domain::job::{Job, JobId};
+use nevertwice_domain::job::{Job, JobId, JobStatus};
 use redis::pipe;
 
 use super::super::Shared;
@@ -156,6 +156,8 @@ impl Shared {
             .key(keys.ends())
             .key(keys.jobs())
             .key(keys.tenant_jobs(&job.tenant))
+            .key(keys.job_records())
+            .key(keys.job_sums())
             .key(keys.untold())
             .key(keys.tenant_untold(&job.tenant))
             .arg(&row.revision)
@@ -176,6 +178,7 @@ impl Shared {
             .arg(result)
             .arg(keys.events())
             .arg(Event::Waiting(job.upstream.clone()).encode())
+            .arg(u8::from(job.status == JobStatus::Queued))
             .arg(told)
             .arg(job.tenant.as_str());
         if let Some(key) = &job.key {

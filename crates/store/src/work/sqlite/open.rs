@@ -1,16 +1,16 @@
-//! Opening the file: every operation and every job is verified, one after the other, so that it costs no memory. Bodies are
-//! verified when they are read.
+//! Opening the file: every operation and every job is verified and counted, one after the other, so that it costs no memory.
+//! Bodies are verified when they are read; here it is asked only how long they are.
 
 use std::fs::File;
 use std::path::Path;
 
-use nevertwice_domain::job::JobStatus;
+use nevertwice_domain::job::{Job, JobStatus};
 use rusqlite::{Connection, OpenFlags};
 
+use super::counts::{Counts, Shares};
 use super::schema::{
     self, FORMAT, JOB_COLUMNS, OPERATION_COLUMNS, StoredJob, StoredOperation, StoredUntold, UNTOLD_COLUMNS,
 };
-use super::steps::Counts;
 use crate::StoreError;
 use crate::sqlite::file::{self, Found, Place, Refused};
 use crate::work::life;
@@ -21,6 +21,7 @@ pub(super) struct Opened {
     pub(super) writer: Connection,
     pub(super) readers: [Connection; 2],
     pub(super) counts: Counts,
+    pub(super) shares: Shares,
 }
 
 /// Opens the file in `directory`.
@@ -38,7 +39,7 @@ fn verify(place: &Place, mut writer: Connection, lock: File) -> Result<Opened, R
     for table in tables {
         place.check_pages(&writer, &format!("integrity_check({table})"))?;
     }
-    let mut counts = Counts::default();
+    let (mut counts, mut shares) = (Counts::default(), Shares::default());
     let mut running = Vec::new();
     let (mut seen, mut malformed, mut without) = (0_u64, 0_u64, 0_u64);
     {
@@ -49,10 +50,20 @@ fn verify(place: &Place, mut writer: Connection, lock: File) -> Result<Opened, R
                 malformed += 1;
                 continue;
             };
-            let whole = (!life::keeps_input(&stored.job) || has_body(&writer, "inputs", &stored)?)
-                && (stored.job.result.is_none() || has_body(&writer, "results", &stored)?);
+            let Job { tenant, upstream, status, result, .. } = &stored.job;
+            let input = schema::body_length(&writer, "inputs", stored.sequence)?;
+            let output = schema::body_length(&writer, "results", stored.sequence)?;
+            let whole = (input.is_some() || !life::keeps_input(&stored.job))
+                && (output.is_some() || result.is_none());
             without += u64::from(!whole);
-            counts.add(&stored.job, 1);
+            let bytes = input.unwrap_or_default().saturating_add(output.unwrap_or_default());
+            counts.add(upstream, *status, 1);
+            counts.bytes = counts.bytes.saturating_add_signed(bytes);
+            shares.add_bytes(tenant, bytes);
+            if *status == JobStatus::Queued {
+                shares.add_queued(tenant, upstream, 1);
+            }
+            shares.keep();
             if stored.job.status == JobStatus::Running {
                 running.push(stored);
             }
@@ -84,11 +95,7 @@ fn verify(place: &Place, mut writer: Connection, lock: File) -> Result<Opened, R
     lapse(&mut writer, running)?;
     let reader = || place.connect(OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(Refused::Said);
     let readers = [reader()?, reader()?];
-    Ok(Opened { lock, writer, readers, counts })
-}
-
-fn has_body(connection: &Connection, table: &str, of: &StoredJob) -> rusqlite::Result<bool> {
-    connection.prepare_cached(&format!("SELECT 1 FROM {table} WHERE sequence = ?"))?.exists([of.sequence])
+    Ok(Opened { lock, writer, readers, counts, shares })
 }
 
 /// Ends all claims: whoever held them is dead, or the lock could not have been taken.

@@ -5,7 +5,7 @@ use nevertwice_domain::clock::Millis;
 use nevertwice_domain::job::{IdempotencyKey, Job, JobStatus};
 use nevertwice_domain::operation::{Operation, Pending, Whereabouts};
 use rusqlite::types::{Type, ValueRef};
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, OptionalExtension, Row};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -312,6 +312,16 @@ pub(super) fn insert_body(
     body: &[u8],
 ) -> rusqlite::Result<()> {
     insert(connection, table, &[unsigned(sequence.cast_unsigned()), ValueRef::Blob(body)])
+}
+
+/// How long a body in `inputs` or `results` is, without reading it; `None` when there is none.
+pub(super) fn body_length(
+    connection: &Connection,
+    table: &str,
+    sequence: i64,
+) -> rusqlite::Result<Option<i64>> {
+    let sql = format!("SELECT length(body) FROM {table} WHERE sequence = ?");
+    connection.prepare_cached(&sql)?.query_row([sequence], |row| row.get(0)).optional()
 }
 
 /// Reads a row of `sequence, body, checksum` of `inputs` or `results`.

@@ -1,15 +1,15 @@
 //! What the writer does to jobs, within a transaction.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use nevertwice_domain::clock::Millis;
 use nevertwice_domain::job::{Job, JobId, JobStatus};
-use nevertwice_domain::tenant::UpstreamName;
+use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use rusqlite::{Connection, OptionalExtension, Params};
 
+use super::counts::{Counts, Shares};
 use super::schema::{self, JOB_COLUMNS, SET_ASIDE, StoredJob};
-use crate::work::{CLAIM_LIFE, Claim, Held, JobBounds, JobEnd, Submitted, life};
+use crate::work::life::{self, Taken};
+use crate::work::{CLAIM_LIFE, Claim, Held, JobBounds, JobEnd, Submitted};
 
 /// How many rows one sweep removes at most.
 const SWEEP_ROWS: i64 = 1000;
@@ -17,49 +17,11 @@ const SWEEP_ROWS: i64 = 1000;
 /// How many bytes of bodies one sweep removes, and one body more.
 const SWEEP_BYTES: u64 = 64 * 1024 * 1024;
 
-/// How many there are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    /// Operations at upstreams.
-    pub(super) operations: u64,
-    /// Operations of the gateway's own making.
-    pub(super) minted: u64,
-    /// Of each upstream, the jobs that wait and those that run.
-    pub(super) jobs: BTreeMap<UpstreamName, (u64, u64)>,
-}
-
-impl Counts {
-    /// Counts a job, by `1` in and by `-1` out.
-    pub(super) fn add(&mut self, job: &Job, by: i64) {
-        self.add_to(&job.upstream, job.status, by);
-    }
-
-    fn add_to(&mut self, upstream: &UpstreamName, status: JobStatus, by: i64) {
-        let counts = self.jobs.entry(upstream.clone()).or_default();
-        match status {
-            JobStatus::Queued => counts.0 = counts.0.saturating_add_signed(by),
-            JobStatus::Running => counts.1 = counts.1.saturating_add_signed(by),
-            _ => {}
-        }
-        if counts == &(0, 0) {
-            self.jobs.remove(upstream);
-        }
-    }
-
-    /// Operations of one kind.
-    pub(super) fn of_kind(&mut self, minted: bool) -> &mut u64 {
-        if minted { &mut self.minted } else { &mut self.operations }
-    }
-
-    pub(super) fn queued(&self, upstream: &UpstreamName) -> u64 {
-        self.jobs.get(upstream).map_or(0, |(queued, _)| *queued)
-    }
-}
-
 /// A transaction under way.
 pub(super) struct Steps<'a> {
     pub(super) connection: &'a Connection,
     pub(super) counts: &'a mut Counts,
+    pub(super) shares: &'a mut Shares,
     /// Of whom a job may be due now; one for each job.
     pub(super) news: &'a mut Vec<UpstreamName>,
     pub(super) now: Millis,
@@ -93,15 +55,17 @@ impl Steps<'_> {
             }
             taken_over = Some(present);
         }
-        if !job.status.is_final() && self.counts.queued(&job.upstream) >= bounds.max_queued {
-            return Ok(Submitted::Full);
+        let mut job = job.clone();
+        life::begin(&mut job, bounds);
+        let input = life::keeps_input(&job).then_some(input);
+        let bytes = [input, result].into_iter().flatten().map(|body| body.len() as u64).sum();
+        if let Some(full) = life::full(&job, bytes, bounds, &self.taken(&job)) {
+            return Ok(Submitted::Full(full));
         }
         if let Some(mut present) = taken_over {
             present.key = None;
             present.insert(self.connection)?;
         }
-        let mut job = job.clone();
-        life::begin(&mut job, bounds);
         let stored = StoredJob {
             sequence: self.next_sequence("jobs")?,
             removed_at: bounds.expires_at,
@@ -111,14 +75,24 @@ impl Steps<'_> {
             key: job.key,
             job,
         };
-        if life::keeps_input(&stored.job) {
-            schema::insert_body(self.connection, "inputs", stored.sequence, input)?;
+        if let Some(input) = input {
+            self.keep_body("inputs", &stored, input)?;
         }
         if let Some(result) = result {
-            schema::insert_body(self.connection, "results", stored.sequence, result)?;
+            self.keep_body("results", &stored, result)?;
         }
         self.put(&stored, None)?;
         Ok(Submitted::New(stored.job))
+    }
+
+    fn taken(&self, job: &Job) -> Taken {
+        let share = self.shares.of(&job.tenant);
+        Taken {
+            queued: self.counts.queued(&job.upstream),
+            tenant_queued: share.queued(&job.upstream),
+            bytes: self.counts.bytes,
+            tenant_bytes: share.bytes,
+        }
     }
 
     pub(super) fn cancel(&mut self, id: &JobId, expires_at: Millis) -> rusqlite::Result<Option<Job>> {
@@ -136,7 +110,7 @@ impl Steps<'_> {
         let before = stored.job.clone();
         if life::retry(&mut stored.job) {
             stored.given_up_until = None;
-            self.drop_body("results", stored.sequence)?;
+            self.drop_body("results", stored.sequence, &stored.job.tenant)?;
             self.put(&stored, Some(&before))?;
         }
         Ok(Some(stored.job))
@@ -221,7 +195,7 @@ impl Steps<'_> {
         let before = stored.job.clone();
         life::end(&mut stored.job, end, self.now, stored.given_up_until);
         if let JobEnd::Final { result: Some((_, body)), .. } = end {
-            schema::insert_body(self.connection, "results", stored.sequence, body)?;
+            self.keep_body("results", &stored, body)?;
         }
         self.put(&stored, Some(&before))?;
         Ok(true)
@@ -251,8 +225,8 @@ impl Steps<'_> {
             match StoredJob::decode(row)? {
                 Ok(stored) => {
                     bytes += stored.weight();
-                    self.counts.add(&stored.job, -1);
-                    gone.push(stored.sequence);
+                    self.count(&stored.job, -1);
+                    gone.push((stored.sequence, stored.job.tenant));
                 }
                 // Who knows whether its time is over.
                 Err(_) => damaged.push(row.get(0)?),
@@ -262,9 +236,9 @@ impl Steps<'_> {
             }
         }
         drop(rows);
-        for sequence in gone {
-            self.drop_body("inputs", sequence)?;
-            self.drop_body("results", sequence)?;
+        for (sequence, tenant) in gone {
+            self.drop_body("inputs", sequence, &tenant)?;
+            self.drop_body("results", sequence, &tenant)?;
             self.drop_untold(sequence)?;
             self.connection.prepare_cached("DELETE FROM jobs WHERE sequence = ?")?.execute([sequence])?;
         }
@@ -276,12 +250,12 @@ impl Steps<'_> {
         let removed_at = stored.job.expires_at.unwrap_or(stored.removed_at);
         StoredJob { removed_at, ..stored.clone() }.insert(self.connection)?;
         if let Some(before) = before {
-            self.counts.add(before, -1);
+            self.count(before, -1);
         }
-        self.counts.add(&stored.job, 1);
+        self.count(&stored.job, 1);
         self.note_end(stored, before)?;
         if !life::keeps_input(&stored.job) {
-            self.drop_body("inputs", stored.sequence)?;
+            self.drop_body("inputs", stored.sequence, &stored.job.tenant)?;
         }
         if stored.job.status == JobStatus::Queued {
             self.news.push(stored.job.upstream.clone());
@@ -293,9 +267,36 @@ impl Steps<'_> {
         stored.claimed_until = self.steady_ms.saturating_add(CLAIM_LIFE.as_millis() as i64);
     }
 
-    fn drop_body(&self, table: &str, sequence: i64) -> rusqlite::Result<()> {
+    /// Counts a job, by `1` in and by `-1` out.
+    fn count(&mut self, job: &Job, by: i64) {
+        self.count_of(&job.tenant, &job.upstream, job.status, by);
+    }
+
+    fn count_of(&mut self, tenant: &TenantId, upstream: &UpstreamName, status: JobStatus, by: i64) {
+        self.counts.add(upstream, status, by);
+        if status == JobStatus::Queued {
+            self.shares.add_queued(tenant, upstream, by);
+        }
+    }
+
+    fn count_bytes(&mut self, tenant: &TenantId, by: i64) {
+        self.counts.bytes = self.counts.bytes.saturating_add_signed(by);
+        self.shares.add_bytes(tenant, by);
+    }
+
+    /// Keeps a body of a job that has none there.
+    fn keep_body(&mut self, table: &str, of: &StoredJob, body: &Bytes) -> rusqlite::Result<()> {
+        schema::insert_body(self.connection, table, of.sequence, body)?;
+        self.count_bytes(&of.job.tenant, i64::try_from(body.len()).unwrap_or(i64::MAX));
+        Ok(())
+    }
+
+    fn drop_body(&mut self, table: &str, sequence: i64, tenant: &TenantId) -> rusqlite::Result<()> {
+        let Some(length) = schema::body_length(self.connection, table, sequence)? else { return Ok(()) };
         let sql = format!("DELETE FROM {table} WHERE sequence = ?");
-        self.connection.prepare_cached(&sql)?.execute([sequence]).map(|_| ())
+        self.connection.prepare_cached(&sql)?.execute([sequence])?;
+        self.count_bytes(tenant, length.saturating_neg());
+        Ok(())
     }
 
     pub(super) fn live(&self, id: &JobId) -> rusqlite::Result<Option<StoredJob>> {
@@ -323,20 +324,21 @@ impl Steps<'_> {
     }
 
     /// A row that does not verify stays where it is for people to see, and is in nobody's way. It counts no more, as far as can be
-    /// told what it counted for.
+    /// told what it counted for; its bodies, which stay with it, do.
     fn set_aside(&mut self, sequence: i64) -> rusqlite::Result<()> {
         tracing::error!(
             sequence,
             "a stored job is damaged and is not handed out: restore work.sqlite3 from a backup"
         );
-        let counted = "SELECT upstream, status FROM jobs WHERE sequence = ?";
+        let counted = "SELECT tenant, upstream, status FROM jobs WHERE sequence = ?";
         let counted = self.connection.prepare_cached(counted)?.query_row([sequence], |row| {
-            Ok((UpstreamName::new(row.get_ref(0)?.as_str()?).ok(), row.get::<_, i64>(1)?))
+            let tenant = TenantId::new(row.get_ref(0)?.as_str()?).ok();
+            Ok((tenant.zip(UpstreamName::new(row.get_ref(1)?.as_str()?).ok()), row.get::<_, i64>(2)?))
         });
-        if let (Some(upstream), status) = counted?
+        if let (Some((tenant, upstream)), status) = counted?
             && let Some(status) = JobStatus::ALL.iter().find(|s| schema::number_of(**s) == status)
         {
-            self.counts.add_to(&upstream, *status, -1);
+            self.count_of(&tenant, &upstream, *status, -1);
         }
         self.connection
             .prepare_cached("UPDATE jobs SET status = ?, removed_at = ? WHERE sequence = ?")?

@@ -14,7 +14,8 @@ use nevertwice_domain::tenant::UpstreamName;
 use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
-use super::steps::{Counts, Next, Steps};
+use super::counts::{Counts, Shares};
+use super::steps::{Next, Steps};
 use super::{Shared, failed};
 use crate::sqlite::failure;
 use crate::{StoreError, StoreErrorKind};
@@ -137,6 +138,7 @@ pub(super) struct Writer {
     /// When the file was opened.
     pub(super) opened: Instant,
     pub(super) counts: Counts,
+    pub(super) shares: Shares,
     pub(super) shared: Arc<Shared>,
     pub(super) queued_bytes: Arc<AtomicUsize>,
     pub(super) readers: Vec<JoinHandle<()>>,
@@ -233,13 +235,30 @@ impl Writer {
 
     /// One transaction: all of it is done and known, or nothing.
     fn transact(&mut self, what: impl FnOnce(&mut Steps<'_>) -> Result<(), Failed>) -> Result<(), Failed> {
+        let done = self.try_to(what);
+        if done.is_ok() {
+            self.shares.keep();
+        } else {
+            self.shares.undo();
+        }
+        done
+    }
+
+    fn try_to(&mut self, what: impl FnOnce(&mut Steps<'_>) -> Result<(), Failed>) -> Result<(), Failed> {
         let mut counts = self.counts.clone();
         let mut news = Vec::new();
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let now = self.clock.now();
         let steady = self.clock.steady().saturating_duration_since(self.opened);
         let steady_ms = i64::try_from(steady.as_millis()).unwrap_or(i64::MAX);
-        what(&mut Steps { connection: &transaction, counts: &mut counts, news: &mut news, now, steady_ms })?;
+        what(&mut Steps {
+            connection: &transaction,
+            counts: &mut counts,
+            shares: &mut self.shares,
+            news: &mut news,
+            now,
+            steady_ms,
+        })?;
         transaction.commit()?;
         if counts != self.counts {
             self.shared.publish(&counts);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nevertwice_domain::job::{Job, JobStatus};
 use tokio::task::JoinSet;
 
-use super::{Bench, JobBounds, JobEnd, Submitted, Work, samples};
+use super::{Bench, Full, JobBounds, JobEnd, Submitted, Work, samples};
 
 /// The request of the first sample, under a key.
 fn keyed(job: &mut Job) {
@@ -138,5 +138,5 @@ pub(super) async fn the_same_job_is_found_though_the_queue_is_full<S: Work>(benc
     };
     assert_eq!(submit(2, keyed).await, Submitted::Same(bench.job(&job.id).await));
     assert_eq!(submit(3, other).await, Submitted::Conflict(job.id));
-    assert_eq!(submit(4, |_| {}).await, Submitted::Full);
+    assert_eq!(submit(4, |_| {}).await, Submitted::Full(Full::Queue));
 }

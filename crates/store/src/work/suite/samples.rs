@@ -10,6 +10,8 @@ use nevertwice_domain::operation::{Operation, OperationId, Pending, Whereabouts}
 
 pub use crate::suite::samples::{document, fingerprint, tenant, upstream};
 
+use crate::work::JobBounds;
+
 /// How long a sample is kept.
 pub const LIFE_MS: u64 = 3_600_000;
 
@@ -96,6 +98,18 @@ pub fn job(n: u64, now: Millis) -> Job {
         result: None,
         webhook: Some("https://caller.test/told".into()),
         retries: 0,
+    }
+}
+
+/// Room for any number of jobs, each removed then.
+#[must_use]
+pub fn bounds(expires_at: Millis) -> JobBounds {
+    JobBounds {
+        max_queued: u64::MAX,
+        tenant_max_queued: u64::MAX,
+        max_bytes: u64::MAX,
+        tenant_max_bytes: u64::MAX,
+        expires_at,
     }
 }
 

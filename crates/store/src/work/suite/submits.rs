@@ -4,7 +4,7 @@ use bytes::Bytes;
 use nevertwice_domain::clock::Millis;
 use nevertwice_domain::job::{Job, JobId, JobStatus};
 
-use super::{Bench, JobBounds, JobEnd, Submitted, Work, samples};
+use super::{Bench, Full, JobBounds, JobEnd, Submitted, Work, samples};
 
 /// A job that is known to fail when it comes.
 pub(super) fn born_failed(job: &mut Job) {
@@ -75,22 +75,22 @@ pub(super) async fn too_many_that_wait_are_refused<S: Work>(bench: &Bench<S>) {
     for n in 0..3 {
         assert!(matches!(submit(n).await, Submitted::New(_)));
     }
-    assert_eq!(submit(3).await, Submitted::Full);
+    assert_eq!(submit(3).await, Submitted::Full(Full::Queue));
     bench.submit_with(50, born_failed).await;
     let claim = bench.claim().await;
     assert!(matches!(submit(4).await, Submitted::New(_)), "what runs does not wait");
-    assert_eq!(submit(5).await, Submitted::Full);
+    assert_eq!(submit(5).await, Submitted::Full(Full::Queue));
     let again = JobEnd::Again { error: None, not_before: bench.later(100_000) };
     assert!(bench.end(&claim, again).await);
     let cancelled = bench.cancel(&claim.job.id).await.expect("it is there");
     assert_eq!(cancelled.status, JobStatus::Cancelled);
-    assert_eq!(submit(6).await, Submitted::Full, "three wait");
+    assert_eq!(submit(6).await, Submitted::Full(Full::Queue), "three wait");
     let claim = bench.claim().await;
     assert!(matches!(submit(7).await, Submitted::New(_)));
     assert!(bench.end(&claim, JobEnd::Again { error: None, not_before: bench.later(100_000) }).await);
-    assert_eq!(submit(8).await, Submitted::Full, "one that waits for its next attempt counts");
+    assert_eq!(submit(8).await, Submitted::Full(Full::Queue), "one that waits for its next attempt counts");
     bench.cancel(&claim.job.id).await;
-    assert_eq!(submit(9).await, Submitted::Full);
+    assert_eq!(submit(9).await, Submitted::Full(Full::Queue));
     bench.claim().await;
     assert!(matches!(submit(10).await, Submitted::New(_)));
 }
@@ -104,8 +104,42 @@ pub(super) async fn the_bound_is_of_one_upstream<S: Work>(bench: &Bench<S>) {
         let job = Job { upstream: samples::upstream(upstream), ..samples::job(n, bench.now()) };
         let submitted = bench.store.submit(job, samples::input(n), None, &bounds).await.expect("submit");
         assert_eq!(matches!(submitted, Submitted::New(_)), expected, "{n}");
-        assert_eq!(submitted == Submitted::Full, !expected, "{n}");
+        assert_eq!(submitted == Submitted::Full(Full::Queue), !expected, "{n}");
     }
+}
+
+pub(super) async fn a_tenant_has_its_share_of_what_waits<S: Work>(bench: &Bench<S>) {
+    let bounds = JobBounds { max_queued: 10, tenant_max_queued: 2, ..bench.bounds() };
+    let submit = async |n, tenant, upstream| {
+        bench.clock.advance_ms(1);
+        let mut job = samples::job(n, bench.now());
+        (job.tenant, job.upstream) = (samples::tenant(tenant), samples::upstream(upstream));
+        match bench.store.submit(job, samples::input(n), None, &bounds).await.expect("submit") {
+            Submitted::New(_) => None,
+            Submitted::Full(full) => Some(full),
+            other => unreachable!("{other:?}"),
+        }
+    };
+    assert_eq!((submit(1, "a", "ocr").await, submit(2, "a", "ocr").await), (None, None));
+    assert_eq!(submit(3, "a", "ocr").await, Some(Full::TenantQueue));
+    assert_eq!(submit(4, "a", "tika").await, None, "at another upstream it has another share");
+    assert_eq!(submit(5, "b", "ocr").await, None, "others have theirs");
+    let claim = bench.claim().await;
+    assert_eq!(submit(6, "a", "ocr").await, None, "what runs does not wait");
+    assert_eq!(submit(7, "a", "ocr").await, Some(Full::TenantQueue));
+    let again = JobEnd::Again { error: None, not_before: bench.later(100_000) };
+    assert!(bench.end(&claim, again).await);
+    assert_eq!(submit(8, "a", "ocr").await, Some(Full::TenantQueue), "three wait");
+    assert!(bench.cancel(&claim.job.id).await.is_some());
+    assert_eq!(submit(9, "a", "ocr").await, Some(Full::TenantQueue), "two are left");
+    let claim = bench.claim().await;
+    assert_eq!(claim.job.tenant, samples::tenant("a"));
+    assert!(bench.end(&claim, bench.failed(samples::transient())).await);
+    assert_eq!(submit(10, "a", "ocr").await, None);
+    assert!(bench.retry(&claim.job.id).await.is_some(), "an operator is not refused");
+    assert_eq!(submit(11, "a", "ocr").await, Some(Full::TenantQueue));
+    let claims = [bench.claim().await, bench.claim().await, bench.claim().await];
+    assert_eq!(submit(12, "a", "ocr").await, None, "{claims:?}");
 }
 
 pub(super) async fn ids_that_are_not_there_are_none<S: Work>(bench: &Bench<S>) {

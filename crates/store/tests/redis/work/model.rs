@@ -12,6 +12,13 @@ use super::*;
 
 const UPSTREAMS: [&str; 2] = ["ocr", "tika"];
 
+/// What there is little of.
+#[derive(Clone, Copy)]
+enum Bound {
+    Queue,
+    Bytes,
+}
+
 struct World<'a> {
     server: &'a Redis,
     clock: Arc<ManualClock>,
@@ -24,6 +31,8 @@ struct World<'a> {
     submitted: u64,
     handed_out: u64,
     to_tell: u64,
+    /// How often there was no room, by the bound.
+    full: BTreeMap<String, u64>,
 }
 
 /// The same answer of both.
@@ -62,6 +71,7 @@ impl<'a> World<'a> {
             submitted: 0,
             handed_out: 0,
             to_tell: 0,
+            full: BTreeMap::new(),
         }
     }
 
@@ -107,15 +117,23 @@ impl<'a> World<'a> {
         JobEnd::Final { status, error, result, at, expires_at: at.plus_ms(life_ms) }
     }
 
-    async fn step(&mut self, rng: &mut Rng, life_ms: u64, max_queued: u64) {
+    async fn step(&mut self, rng: &mut Rng, life_ms: u64, bounded: Option<Bound>) {
         let now = self.clock.now();
         match rng.u8(..22) {
             0..4 => {
                 let job = self.job(rng);
-                let bounds = JobBounds { max_queued, expires_at: now.plus_ms(life_ms) };
+                let mut bounds = samples::bounds(now.plus_ms(life_ms));
+                match bounded {
+                    Some(Bound::Queue) => (bounds.max_queued, bounds.tenant_max_queued) = (4, 2),
+                    Some(Bound::Bytes) => (bounds.max_bytes, bounds.tenant_max_bytes) = (60_000, 32_000),
+                    None => {}
+                }
                 let input = Bytes::from(vec![rng.u8(..); rng.usize(..5000)]);
-                if let Submitted::New(job) = both!(self, submit(job.clone(), input.clone(), None, &bounds)) {
-                    self.ids.push(job.id);
+                let result = job.status.is_final().then(|| Bytes::from(vec![rng.u8(..); rng.usize(..1000)]));
+                match both!(self, submit(job.clone(), input.clone(), result.clone(), &bounds)) {
+                    Submitted::New(job) => self.ids.push(job.id),
+                    Submitted::Full(full) => *self.full.entry(format!("{full:?}")).or_default() += 1,
+                    _ => {}
                 }
             }
             4..8 => {
@@ -221,21 +239,28 @@ impl<'a> World<'a> {
         };
         both!(self, list(&query));
         both!(self, depth());
+        both!(self, stored_bytes());
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_redis_and_the_reference_say_the_same() {
     let server = Redis::start();
+    let mut full = BTreeMap::<String, u64>::new();
     for seed in 0..12 {
         let mut rng = Rng::with_seed(seed);
         let mut world = World::new(&server, format!("world-{seed}")).await;
-        // what has expired counts for the bound until it is removed: one at a time
-        let (life_ms, max_queued) = if rng.bool() { (u64::from(u32::MAX), 4) } else { (20_000, u64::MAX) };
+        // what has expired counts for the bounds until it is removed: one at a time
+        let bounded = [Some(Bound::Bytes), None, Some(Bound::Queue)][seed as usize % 3];
+        let life_ms = if bounded.is_some() { u64::from(u32::MAX) } else { 20_000 };
         for _ in 0..600 {
-            world.step(&mut rng, life_ms, max_queued).await;
+            world.step(&mut rng, life_ms, bounded).await;
         }
         assert!(world.to_tell > 12, "seed {seed}: {} to tell", world.to_tell);
         assert!(world.handed_out > 12, "seed {seed}: {} handed out", world.handed_out);
+        for (bound, times) in world.full {
+            *full.entry(bound).or_default() += times;
+        }
     }
+    assert_eq!(full.len(), 4, "each bound had its turn: {full:?}");
 }
