@@ -306,7 +306,7 @@ async fn lives(worlds: u64, steps: u64, seed: u64) -> Done {
 
 #[tokio::test]
 async fn both_say_the_same() -> Done {
-    lives(6, 500, 1).await
+    lives(6, 800, 1).await
 }
 
 #[tokio::test]
