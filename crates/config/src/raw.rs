@@ -146,7 +146,7 @@ block! {
 block! {
     /// Calls that tell the end of a job.
     Webhooks {
-        /// What signs them (Standard Webhooks): at least 24 bytes. Required.
+        /// What signs them (Standard Webhooks): `whsec_` and base64, or any other text, whose bytes sign then; at least 24 bytes. Required.
         secret: SecretRef,
         /// Whether they may go to addresses that are not public, such as those of one's own network. Default `false`.
         allow_private: bool,

@@ -6,6 +6,8 @@ use std::fmt::{self, Write as _};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
 use crate::checked::Secret;
@@ -18,6 +20,9 @@ pub const SECRET_MAX_BYTES: usize = 64 * 1024;
 
 /// The shortest secret that signs (Standard Webhooks).
 const SIGNING_MIN_BYTES: usize = 24;
+
+/// What a secret that signs begins with where the rest of it is base64 (Standard Webhooks).
+const SIGNING_PREFIX: &[u8] = b"whsec_";
 
 /// The longest file of certificates or keys, in bytes; all authorities of a system take a quarter of a MiB.
 pub const PEM_MAX_BYTES: usize = 4 * 1024 * 1024;
@@ -138,7 +143,7 @@ pub(crate) enum Purpose {
     Token,
     /// Bytes that key a hash.
     HashKey,
-    /// Bytes that sign what others verify.
+    /// Bytes that sign what others verify: `whsec_` and base64, or the bytes as they are.
     Signing,
     /// A password that is no header: any text of one line.
     Password,
@@ -223,6 +228,18 @@ pub(crate) fn resolve(
             "draw one with `openssl rand -hex 32`",
         );
     }
+    let decoded = match secret.strip_prefix(SIGNING_PREFIX).filter(|_| purpose == Purpose::Signing) {
+        None => None,
+        Some(text) => match STANDARD.decode(text) {
+            Ok(bytes) => Some(bytes),
+            Err(_) => {
+                let cause = "the secret begins with `whsec_`, and what follows is no base64";
+                found.error(place, cause, "copy all of it, or take `whsec_` away to have its bytes sign");
+                return None;
+            }
+        },
+    };
+    let secret = decoded.as_deref().unwrap_or(secret);
     if purpose == Purpose::Signing && secret.len() < SIGNING_MIN_BYTES {
         let cause = format!("the secret has fewer than {SIGNING_MIN_BYTES} bytes and can be guessed");
         found.error(place, cause, "draw one with `openssl rand -hex 32`");

@@ -186,6 +186,9 @@ pub struct Job {
     pub result: Option<ResultFacts>,
     /// Where to tell that it has come to its end.
     pub webhook: Option<String>,
+    /// How often an operator has let it wait again after it had failed: each time it comes to another end.
+    #[serde(default)]
+    pub retries: u32,
 }
 
 /// What of a job goes up, but for the body.

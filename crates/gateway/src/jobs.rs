@@ -49,7 +49,7 @@ pub(crate) struct Jobs {
     given_up: broadcast::Sender<JobId>,
     waiting: Semaphore,
     store_trouble: Seldom,
-    webhooks: Option<Webhooks>,
+    webhooks: Option<Arc<Webhooks>>,
     metrics: JobMetrics,
 }
 
@@ -60,7 +60,7 @@ impl Jobs {
         shared: bool,
         base: String,
         memory: u64,
-        webhooks: Option<Webhooks>,
+        webhooks: Option<Arc<Webhooks>>,
         metrics: JobMetrics,
     ) -> Self {
         let quarter = |longest: u64| Room::new((memory / 4).max(longest));
@@ -120,30 +120,17 @@ impl Jobs {
     }
 
     /// A job has come to its end, by this process's doing: whoever waits for it is told.
-    pub(crate) async fn tell_end(
-        &self,
-        id: JobId,
-        upstream: &UpstreamName,
-        status: JobStatus,
-        webhook: bool,
-    ) {
+    pub(crate) fn tell_end(&self, id: JobId, upstream: &UpstreamName, status: JobStatus, webhook: bool) {
         self.metrics.ended(upstream, status);
         // nobody may be waiting
         let _ = self.ended.send(id);
         if let (Some(webhooks), true) = (&self.webhooks, webhook) {
-            match self.store.job(&id).await {
-                Ok(Some(job)) => webhooks.send(&job, &self.base),
-                Ok(None) => {}
-                Err(error) => {
-                    self.store_failed("a job could not be read, its webhook is not called", &error);
-                    webhooks.lost("the job could not be read");
-                }
-            }
+            webhooks.wake();
         }
     }
 
     /// Whether webhooks are called, and whether also at addresses that are not public.
-    pub(crate) fn webhooks(&self) -> Option<&Webhooks> {
+    pub(crate) fn webhooks(&self) -> Option<&Arc<Webhooks>> {
         self.webhooks.as_ref()
     }
 
@@ -160,7 +147,7 @@ impl Jobs {
         let cancelled = job.status == JobStatus::Cancelled;
         let changed = !before.status.is_final() && !before.cancel && (job.cancel || cancelled);
         if changed && cancelled {
-            self.tell_end(*id, &job.upstream, job.status, job.webhook.is_some()).await;
+            self.tell_end(*id, &job.upstream, job.status, job.webhook.is_some());
         }
         self.tell_given_up(*id);
         Ok(Some((job, changed)))
@@ -196,7 +183,8 @@ impl Jobs {
     }
 }
 
-fn after(now: Millis, time: Duration) -> Millis {
+/// So long from now.
+pub(crate) fn after(now: Millis, time: Duration) -> Millis {
     now.plus_ms(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 

@@ -192,9 +192,8 @@ impl Gateway {
                 let webhooks = match &rules.webhooks {
                     None => None,
                     Some(rules) => {
-                        let (clock, tracker) = (Arc::clone(&on.clock), tracker.clone());
-                        let webhooks = Webhooks::new(rules, clock, &metrics, tracker, stop.clone());
-                        Some(webhooks.map_err(StartError::Tls)?)
+                        let webhooks = Webhooks::new(rules, Arc::clone(&on.clock), &metrics);
+                        Some(Arc::new(webhooks.map_err(StartError::Tls)?))
                     }
                 };
                 let base = config.public_base_url.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -234,6 +233,7 @@ impl Gateway {
         }
         if let Some(jobs) = &shared.jobs {
             worker::start(&shared, jobs);
+            shared.tracker.spawn(webhook::watch(Arc::clone(&shared), Arc::clone(jobs)));
         }
         let gateway = Self { shared, stop, addresses, drain: config.drain };
         let places = Arc::new(Semaphore::new(gateway.shared.http.max_connections));

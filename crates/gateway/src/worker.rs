@@ -304,7 +304,7 @@ impl Worker {
             return;
         }
         if let Some(status) = status {
-            self.jobs.tell_end(job.id, &job.upstream, status, job.webhook.is_some()).await;
+            self.jobs.tell_end(job.id, &job.upstream, status, job.webhook.is_some());
         }
     }
 

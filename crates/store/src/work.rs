@@ -178,6 +178,33 @@ pub trait JobStore: Send + Sync {
     /// # Errors
     /// When it could not be made durable.
     async fn settle_job(&self, claim: &Claim, end: JobEnd) -> Result<bool, StoreError>;
+
+    /// Whose jobs have ends that are to be told now, each tenant once, the one whose has been due longest first. The end of a job with a
+    /// [webhook](Job::webhook) is to be told from the step that brings it to its end until it [was told](Self::told), the job is tried
+    /// again, or it is removed. A tenant may be named of whose ends the last was told or removed meanwhile.
+    ///
+    /// # Errors
+    /// When the store could not be asked.
+    async fn tenants_to_tell(&self) -> Result<Vec<TenantId>, StoreError>;
+
+    /// At most `limit` ends of a tenant's jobs that are to be told now, each handed to one caller alone: it comes again at `again_at`,
+    /// with one call more counted, unless that caller says before what became of it. The longest due come first.
+    ///
+    /// # Errors
+    /// When the store could not be asked.
+    async fn to_tell(
+        &self,
+        tenant: &TenantId,
+        again_at: Millis,
+        limit: usize,
+    ) -> Result<Vec<Untold>, StoreError>;
+
+    /// What became of an end that was handed out: it was told, or is given up, and is over; or it comes again at `again_at`. Returns whether it
+    /// was this caller's; where it was not, since it has been handed out again, nothing has changed.
+    ///
+    /// # Errors
+    /// When it could not be made durable.
+    async fn told(&self, untold: &Untold, again_at: Option<Millis>) -> Result<bool, StoreError>;
 }
 
 /// How many jobs there may be, for one that is to be taken in.
@@ -227,6 +254,17 @@ pub struct Claim {
     /// The job, as it was handed out: `running`.
     pub job: Job,
     /// Tells this claim from every other on the job.
+    pub token: String,
+}
+
+/// The end of a job that is to be told.
+#[derive(Clone, Debug)]
+pub struct Untold {
+    /// The job, at its end.
+    pub job: Job,
+    /// How often it was handed out to be told, this time among them.
+    pub calls: u32,
+    /// Tells this time from every other.
     pub token: String,
 }
 

@@ -4,19 +4,47 @@
 use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use nevertwice_testkit::{DOC, Gateway, Reply, Seen, Setup, Upstream, random_document};
+use std::time::Duration;
+
+use nevertwice_testkit::{DOC, Gateway, Redis, Reply, Seen, Setup, Upstream, random_document};
 use serde_json::Value;
 
 use crate::bench::assert_own;
+use crate::caller::until;
 use crate::job_caller::{JOB, cancel, end, hand, show};
 use crate::jobs::{accepted, id, refused};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-async fn with_webhooks(upstream: &Upstream, more: &str) -> Gateway {
+/// An end whose teller died comes again within 20 s.
+const LATE: Duration = Duration::from_secs(60);
+
+fn yaml(upstream: &Upstream, more: &str) -> String {
     let block = format!("jobs:\n  webhooks:\n    secret: env:HOOK_SECRET\n{more}");
-    let yaml = Gateway::simple_yaml(&upstream.url(), &[("TOP", &block)]);
-    Setup::new(&yaml).env("HOOK_SECRET", SECRET).start().await
+    Gateway::simple_yaml(&upstream.url(), &[("TOP", &block)])
+}
+
+async fn with_webhooks(upstream: &Upstream, more: &str) -> Gateway {
+    Setup::new(&yaml(upstream, more)).env("HOOK_SECRET", SECRET).start().await
+}
+
+/// One of a fleet.
+async fn replica(upstream: &Upstream, redis: &Redis) -> Gateway {
+    let (alone, yaml) = ("embedded:\n    path: \"@DIR@/data\"", yaml(upstream, "    allow_private: true"));
+    assert!(yaml.contains(alone));
+    let shared = format!("redis:\n    url: \"{}\"\n    read_ms: 2000\n    write_ms: 2000", redis.url());
+    Setup::new(&yaml.replace(alone, &shared)).env("HOOK_SECRET", SECRET).start().await
+}
+
+async fn kill(gateway: &mut Gateway) {
+    gateway.signal("KILL");
+    gateway.wait_exit(Duration::from_secs(10)).await;
+}
+
+/// Waits until the receiver was called so often, and returns the calls.
+async fn calls(hook: &Upstream, n: u64) -> Vec<Seen> {
+    let enough = async || (hook.requests().len() as u64 >= n).then(|| hook.requests());
+    until("calls of the webhook", LATE, enough).await
 }
 
 /// What a receiver does, as the specification tells it to.
@@ -126,4 +154,158 @@ async fn no_webhook_leads_into_the_network_of_the_gateway() {
     assert_eq!(end(&gateway, &id(&answer)).await["status"], "succeeded");
     gateway.wait_metric("gateway_webhooks_total", &[("result", "refused")], 1.0).await;
     assert_eq!(inside.connections(), 0);
+}
+
+#[tokio::test]
+async fn a_webhook_that_was_not_heard_is_called_again_after_a_kill() {
+    // a receiver that refuses, and one that hangs
+    for first in [Reply::status(500), Reply::stall()] {
+        let (upstream, hook) = (Upstream::start().await, Upstream::start().await);
+        let mut gateway = with_webhooks(&upstream, "    allow_private: true").await;
+        upstream.always(accepted());
+        hook.always(first);
+        let job = id(&hand(&gateway, JOB, &DOC).header("Webhook-Url", hook.url()).send().await);
+        let ended = end(&gateway, &job).await;
+        let before = calls(&hook, 1).await;
+        kill(&mut gateway).await;
+        let in_vain = hook.requests().len() as u64;
+        hook.always(Reply::status(204));
+        gateway.restart().await;
+        let all = calls(&hook, in_vain + 1).await;
+        gateway.wait_metric("gateway_webhooks_total", &[("result", "delivered")], 1.0).await;
+        for seen in before.iter().chain(&all) {
+            assert_eq!(verify(seen), ended);
+            assert_eq!(seen.header("webhook-id").as_deref(), Some(job.as_str()));
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_end_that_nobody_had_time_to_tell_is_told_after_the_next_start() {
+    const JOBS: u64 = 40;
+    let (upstream, hook) = (Upstream::start().await, Upstream::start().await);
+    let mut gateway = with_webhooks(&upstream, "    allow_private: true").await;
+    upstream.always(accepted());
+    // four calls hang; all others wait for a place
+    hook.always(Reply::stall());
+    let mut jobs = Vec::new();
+    for n in 0..JOBS {
+        let post = hand(&gateway, JOB, &random_document(n, 300)).header("Webhook-Url", hook.url());
+        jobs.push(id(&post.send().await));
+    }
+    for job in &jobs {
+        end(&gateway, job).await;
+    }
+    calls(&hook, 4).await;
+    kill(&mut gateway).await;
+    hook.always(Reply::status(204));
+    gateway.restart().await;
+    let told = |hook: &Upstream| {
+        let mut ids: Vec<_> = hook.requests().iter().filter_map(|seen| seen.header("webhook-id")).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    };
+    let all = async || (told(&hook).len() as u64 == JOBS).then_some(());
+    until("all to be told", LATE, all).await;
+    let delivered = async || {
+        let delivered = gateway.metric("gateway_webhooks_total", &[("result", "delivered")]).await;
+        (delivered >= JOBS as f64).then_some(())
+    };
+    until("all to be heard", LATE, delivered).await;
+    jobs.sort_unstable();
+    assert_eq!(told(&hook), jobs);
+    assert_eq!(gateway.metric("gateway_webhooks_total", &[("result", "delivered")]).await, JOBS as f64);
+}
+
+#[tokio::test]
+async fn another_replica_tells_what_a_dead_one_did_not() {
+    let (upstream, hook, redis) = (Upstream::start().await, Upstream::start().await, Redis::start());
+    upstream.always(accepted());
+    hook.always(Reply::stall());
+    let mut a = replica(&upstream, &redis).await;
+    let job = id(&hand(&a, JOB, &DOC).header("Webhook-Url", hook.url()).send().await);
+    let ended = end(&a, &job).await;
+    calls(&hook, 1).await;
+    let b = replica(&upstream, &redis).await;
+    kill(&mut a).await;
+    hook.always(Reply::status(204));
+    let all = calls(&hook, 2).await;
+    b.wait_metric("gateway_webhooks_total", &[("result", "delivered")], 1.0).await;
+    assert_eq!(all.len(), 2);
+    for seen in &all {
+        assert_eq!(verify(seen), ended);
+        assert_eq!(seen.header("webhook-id").as_deref(), Some(job.as_str()));
+    }
+    let over = async || (redis.ask(&["exists", "{nevertwice}:jobs:untold"]) == "0").then_some(());
+    until("nothing to be left to tell", LATE, over).await;
+}
+
+#[tokio::test]
+async fn two_replicas_tell_each_end_once() {
+    const JOBS: u64 = 60;
+    let (upstream, hook, redis) = (Upstream::start().await, Upstream::start().await, Redis::start());
+    upstream.always(accepted());
+    hook.always(Reply::status(204));
+    let (a, b) = (replica(&upstream, &redis).await, replica(&upstream, &redis).await);
+    let mut jobs = Vec::new();
+    for n in 0..JOBS {
+        let at = if n % 2 == 0 { &a } else { &b };
+        jobs.push(id(&hand(at, JOB, &random_document(n, 300))
+            .header("Webhook-Url", hook.url())
+            .send()
+            .await));
+    }
+    let nothing_left = async || {
+        for job in &jobs {
+            end(&a, job).await;
+        }
+        (redis.ask(&["exists", "{nevertwice}:jobs:untold"]) == "0").then_some(())
+    };
+    until("all to be told", LATE, nothing_left).await;
+    let mut told: Vec<_> = hook.requests().iter().filter_map(|seen| seen.header("webhook-id")).collect();
+    told.sort_unstable();
+    jobs.sort_unstable();
+    assert_eq!(told, jobs);
+}
+
+#[tokio::test]
+async fn a_receiver_that_always_fails_is_called_eight_times() {
+    let (upstream, hook, redis) = (Upstream::start().await, Upstream::start().await, Redis::start());
+    upstream.always(accepted());
+    hook.always(Reply::status(503));
+    let (a, _b) = (replica(&upstream, &redis).await, replica(&upstream, &redis).await);
+    let job = id(&hand(&a, JOB, &DOC).header("Webhook-Url", hook.url()).send().await);
+    end(&a, &job).await;
+    calls(&hook, 1).await;
+    // its time comes at once, instead of after two minutes in all
+    let given_up = async || {
+        let tenant = redis.ask(&["zrange", "{nevertwice}:jobs:untold", "0", "0"]);
+        redis.ask(&["zadd", &format!("{{nevertwice}}:ju:{tenant}"), "xx", "0", &job]);
+        redis.ask(&["zadd", "{nevertwice}:jobs:untold", "xx", "0", &tenant]);
+        tenant.is_empty().then_some(())
+    };
+    until("the webhook to be given up", LATE, given_up).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(hook.calls(), 8);
+    assert!(hook.requests().iter().all(|seen| seen.header("webhook-id").as_deref() == Some(job.as_str())));
+}
+
+#[tokio::test]
+async fn a_job_that_is_tried_again_tells_its_other_end() {
+    let (upstream, hook) = (Upstream::start().await, Upstream::start().await);
+    let gateway = with_webhooks(&upstream, "    allow_private: true\n  max_attempts: 1").await;
+    hook.always(Reply::status(204));
+    upstream.by(|_, n| if n == 1 { Reply::status(503) } else { accepted() });
+    let job = id(&hand(&gateway, JOB, &DOC).header("Webhook-Url", hook.url()).send().await);
+    end(&gateway, &job).await;
+    let first = calls(&hook, 1).await;
+    assert_eq!(verify(&first[0])["status"], "failed");
+    let (status, _) = gateway.admin_post(&format!("/admin/v1/jobs/{job}/retry"), &Value::Null).await;
+    assert_eq!(status, 200);
+    let second = calls(&hook, 2).await;
+    assert_eq!(verify(&second[1])["status"], "succeeded");
+    // a receiver that knows the first must not take the second for it
+    let ids: Vec<_> = second.iter().filter_map(|seen| seen.header("webhook-id")).collect();
+    assert_eq!(ids, [job.clone(), format!("{job}-2")]);
 }

@@ -104,6 +104,29 @@ fn webhooks_are_signed() {
     refused(&webhooks("secret: hunter2"), path, "must not stand in the configuration");
     refused(&webhooks("secret: env:TWO, allow_private: yes"), "jobs.webhooks.allow_private", "write `true`");
     refused(&top("jobs: {webhooks: }"), "jobs.webhooks", "found nothing");
+    // as the specification writes one
+    let given = |secret: &str| {
+        let secrets = Given::default().with_env("S", secret);
+        from_text(&webhooks("secret: env:S"), "gw.yaml", &secrets)
+    };
+    let decoded = given("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap_or_else(|e| unreachable!("{e}"));
+    let decoded = decoded.checked.jobs.and_then(|jobs| jobs.webhooks);
+    let key = decoded.map(|webhooks| webhooks.secret.expose_secret().to_vec());
+    assert!(key.is_some_and(|key| key.len() == 24 && key.starts_with(&[0x31, 0xf2, 0x90])));
+    for (secret, words) in [
+        ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaS", "what follows is no base64"),
+        ("whsec_not base64, and a secret all the same", "what follows is no base64"),
+        ("whsec_c2hvcnQgYWZ0ZXIgZGVjb2Rpbmc=", "the secret has fewer than 24 bytes"),
+        ("whsec_", "the secret has fewer than 24 bytes"),
+    ] {
+        match given(secret) {
+            Ok(_) => unreachable!("{secret}"),
+            Err(problems) => {
+                assert!(problems.all.len() == 1 && problems.to_string().contains(words), "{problems}");
+                assert!(!problems.to_string().contains("c2hv") && !problems.to_string().contains("MfKQ"));
+            }
+        }
+    }
     // a very short one is told once
     let secrets = Given::default().with_env("S", "hunter2");
     match from_text(&webhooks("secret: env:S"), "gw.yaml", &secrets) {

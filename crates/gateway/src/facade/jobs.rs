@@ -159,6 +159,7 @@ impl Api<'_> {
             }),
             result: result.as_ref().map(|(facts, _)| facts.clone()),
             webhook,
+            retries: 0,
         };
         let body = result.map(|(_, body)| body);
         let bounds = jobs.bounds(now, job.status);
@@ -179,7 +180,7 @@ impl Api<'_> {
             outcome = Outcome::Replayed(entry.status);
         }
         if !same && job.status.is_final() {
-            jobs.tell_end(job.id, &job.upstream, job.status, job.webhook.is_some()).await;
+            jobs.tell_end(job.id, &job.upstream, job.status, job.webhook.is_some());
         }
         let mut answer = json(StatusCode::ACCEPTED, &shape::accepted(&job, &jobs.base));
         answer.outcome = outcome;

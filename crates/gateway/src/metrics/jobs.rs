@@ -39,7 +39,6 @@ pub(crate) struct WebhookMetrics {
     pub(crate) delivered: Counter,
     pub(crate) refused: Counter,
     pub(crate) given_up: Counter,
-    pub(crate) dropped: Counter,
     pub(crate) retried: Counter,
 }
 
@@ -81,7 +80,6 @@ impl Metrics {
             delivered: of("delivered"),
             refused: of("refused"),
             given_up: of("given_up"),
-            dropped: of("dropped"),
             retried: of("retried"),
         }
     }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::{Caller, Failure, is_public};
+use super::{Failure, Webhooks, is_public};
 
 /// The longest head of an answer, in fields.
 const ANSWER_FIELDS: usize = 100;
@@ -24,7 +24,7 @@ fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::Failed(error.to_string())
 }
 
-impl Caller {
+impl Webhooks {
     /// Ends well with an answer of 2xx.
     pub(super) async fn call(&self, to: &Uri, id: &str, body: &Bytes) -> Result<(), Failure> {
         let authority = to.authority().ok_or(Failure::Refused("it names no host"))?;

@@ -174,6 +174,7 @@ pub(super) fn sample(attempts: u32) -> Job {
         error: None,
         result: None,
         webhook: None,
+        retries: 0,
     }
 }
 

@@ -103,6 +103,8 @@ impl Keys {
         jobs = "jobs";
         /// Jobs by when they are removed: id, tenant and upstream.
         ends = "jobs:ends";
+        /// Tenants with ends that are to be told, by when the first of them is.
+        untold = "jobs:untold";
         /// Upstreams that have jobs, or had.
         job_upstreams = "jobs:upstreams";
         /// What each job counts for, by when it is removed: id, tenant, bytes of its input and result, and its upstream if it waits.
@@ -116,7 +118,8 @@ impl Keys {
         /// A hash: value `v`, expiry `x`, looks `n`.
         operation(OperationId) = "op";
         /// A hash: value `v`, revision `r`, number of the latest commit `d`, token of the claim `t`, place in the stream `e`, whether it
-        /// was given up `c`, when it is removed `b`, and if it was given up `g`, name of the result `o`, what it counts for `k`.
+        /// was given up `c`, when it is removed `b`, and if it was given up `g`, name of the result `o`, what it counts for `k`; of the end
+        /// that is to be told how often it was handed out `w`, and the token of the latest time `u`.
         job(JobId) = "j";
         /// The body that a job sends, as a [body](super::work).
         job_input(JobId) = "ji";
@@ -124,6 +127,8 @@ impl Keys {
         job_result(str) = "jr";
         /// The ids of a tenant's jobs.
         tenant_jobs(TenantId) = "jt";
+        /// A tenant's jobs with ends that are to be told, by when they are.
+        tenant_untold(TenantId) = "ju";
         /// The stream of the jobs of an upstream that are not at their end.
         stream(UpstreamName) = "jq";
         /// Those of them that were handed out and wait again, by when their time comes.
@@ -152,6 +157,7 @@ mod tests {
         for name in [
             keys.idempotency_of(&key),
             of(TenantId::new(&longest).ok().map(|tenant| keys.tenant_jobs(&tenant))),
+            of(TenantId::new(&longest).ok().map(|tenant| keys.tenant_untold(&tenant))),
             of(UpstreamName::new(&longest).ok().map(|upstream| keys.stream(&upstream))),
             keys.job_result("0123456789abcdef-18446744073709551615"),
             keys.job_upstreams(),

@@ -283,6 +283,7 @@ impl Probe<'_> {
             ("GET", keys.op_seq()),
             ("ZCARD", keys.jobs()),
             ("ZCARD", keys.ends()),
+            ("ZCARD", keys.untold()),
             ("SMEMBERS", keys.job_upstreams()),
         ];
         let schema = keys.schema();

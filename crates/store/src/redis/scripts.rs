@@ -88,5 +88,11 @@ scripts! {
         job_drop;
         /// Counts jobs no more whose end has come.
         job_uncount;
+        /// Names ends that are to be told.
+        end_due;
+        /// Hands one of them out.
+        end_take;
+        /// Says what became of it.
+        end_told;
     }
 }

@@ -12,6 +12,7 @@ mod lists;
 mod operations;
 mod rows;
 mod stored;
+mod untold;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,13 +25,13 @@ use nevertwice_domain::clock::Millis;
 use nevertwice_domain::entry::Selector;
 use nevertwice_domain::job::{Job, JobId};
 use nevertwice_domain::operation::{Operation, OperationId};
-use nevertwice_domain::tenant::UpstreamName;
+use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use tokio::sync::{Notify, Semaphore};
 
 use super::{RedisStore, Shared};
 use crate::StoreError;
 use crate::work::{
-    Claim, Held, JobBounds, JobDepth, JobEnd, JobPage, JobQuery, JobStore, OperationStore, Submitted,
+    Claim, Held, JobBounds, JobDepth, JobEnd, JobPage, JobQuery, JobStore, OperationStore, Submitted, Untold,
 };
 
 /// How often something is decided anew because it changed meanwhile.
@@ -209,5 +210,25 @@ impl JobStore for RedisStore {
     async fn settle_job(&self, claim: &Claim, end: JobEnd) -> Result<bool, StoreError> {
         self.shared.for_jobs()?;
         self.shared.settle_job(claim, end).await
+    }
+
+    async fn tenants_to_tell(&self) -> Result<Vec<TenantId>, StoreError> {
+        self.shared.for_jobs()?;
+        self.shared.tenants_to_tell().await
+    }
+
+    async fn to_tell(
+        &self,
+        tenant: &TenantId,
+        again_at: Millis,
+        limit: usize,
+    ) -> Result<Vec<Untold>, StoreError> {
+        self.shared.for_jobs()?;
+        self.shared.to_tell(tenant, again_at, limit).await
+    }
+
+    async fn told(&self, untold: &Untold, again_at: Option<Millis>) -> Result<bool, StoreError> {
+        self.shared.for_jobs()?;
+        self.shared.told(untold, again_at).await
     }
 }

@@ -37,6 +37,8 @@ pub(crate) struct Format {
     pub(crate) versions: RangeInclusive<u32>,
     /// Each table and index, as SQLite keeps its text.
     pub(crate) objects: &'static [(&'static str, &'static str)],
+    /// Those that a file of the last version has beside them.
+    pub(crate) added: &'static [(&'static str, &'static str)],
     /// Writes what stands in an empty one.
     pub(crate) first_rows: fn(&Connection) -> rusqlite::Result<()>,
     /// Whether pages that are free can be given back to the disk.
@@ -271,19 +273,19 @@ impl Place {
     /// [`Place::take_over`].
     pub(crate) fn check_tables(&self, connection: &Connection) -> Result<(), Refused> {
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-        let version = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        let version = version(connection)?;
         self.check_version(version).map_err(Refused::Said)?;
         let mut statement = connection.prepare(
             "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL OR name NOT LIKE 'sqlite_autoindex_%'",
         )?;
         let found = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let found = found.collect::<rusqlite::Result<HashMap<String, Option<String>>>>()?;
-        let objects = self.format.objects;
-        if let Some(other) = found.keys().find(|name| objects.iter().all(|(ours, _)| ours != name)) {
+        let added = if version == *self.format.versions.end() { self.format.added } else { &[] };
+        let mut objects = self.format.objects.iter().chain(added);
+        if let Some(other) = found.keys().find(|name| objects.clone().all(|(ours, _)| ours != name)) {
             return Err(Refused::Said(self.not_ours(&format!("has a table that is not ours ({other})"))));
         }
-        let right =
-            objects.iter().all(|(name, sql)| found.get(*name).is_some_and(|s| s.as_deref() == Some(*sql)));
+        let right = objects.all(|(name, sql)| found.get(*name).is_some_and(|s| s.as_deref() == Some(*sql)));
         if right { Ok(()) } else { Err(Refused::Said(self.damaged("its tables are not as they were made"))) }
     }
 
@@ -335,11 +337,15 @@ impl Place {
     }
 }
 
+/// The version of the file.
+pub(crate) fn version(connection: &Connection) -> rusqlite::Result<u32> {
+    connection.prepare_cached("PRAGMA user_version")?.query_row([], |row| row.get(0))
+}
+
 /// From now on the file has at least this version, in the transaction that is under way: older programs say that it is newer, and do
 /// not take it for damaged.
 pub(crate) fn raise_version(connection: &Connection, to: u32) -> rusqlite::Result<()> {
-    let version: u32 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    if version < to {
+    if version(connection)? < to {
         connection.pragma_update(None, "user_version", to)?;
     }
     Ok(())

@@ -26,6 +26,7 @@ pub(super) const FORMAT: Format = Format {
     application_id: 0x6e76_7477,
     versions: 1..=WITH_FAILED_OPERATIONS,
     objects: OBJECTS,
+    added: &[],
     first_rows: |connection| Totals::default().insert(connection),
     shrinks: false,
     holds: "verdicts",

@@ -89,7 +89,18 @@ pub(crate) fn retry(job: &mut Job) -> bool {
     (job.started_at, job.finished_at, job.expires_at, job.not_before) = (None, None, None, None);
     (job.attempts, job.sent, job.cancel) = (0, false, false);
     (job.error, job.result) = (None, None);
+    job.retries = job.retries.saturating_add(1);
     true
+}
+
+/// When the end of a job that has just come to it is first to be told; `None` when it has not, or nobody wants to know.
+pub(crate) fn tell_at(job: &Job) -> Option<Millis> {
+    job.finished_at.filter(|_| job.status.is_final() && job.webhook.is_some())
+}
+
+/// Tells this time that its end was handed out from every other.
+pub(crate) fn telling(job: &Job, calls: u32) -> String {
+    format!("{}-{calls}", job.retries)
 }
 
 /// Its worker is done with it. `given_up_until` = when it is removed if its owner gave it up meanwhile.

@@ -11,13 +11,13 @@ use nevertwice_domain::clock::{Clock, Millis};
 use nevertwice_domain::entry::Selector;
 use nevertwice_domain::job::{IdempotencyKey, Job, JobId, JobStatus};
 use nevertwice_domain::operation::{Operation, OperationId};
-use nevertwice_domain::tenant::UpstreamName;
+use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{
     CLAIM_LIFE, Claim, Held, JobBounds, JobDepth, JobEnd, JobPage, JobQuery, JobStore, OperationStore,
-    Submitted,
+    Submitted, Untold,
     life::{self, Taken},
 };
 use crate::StoreError;
@@ -58,6 +58,8 @@ struct Row {
     claimed_until: Option<std::time::Instant>,
     input: Option<Bytes>,
     result: Option<Bytes>,
+    /// When its end is to be told next, and how often it was handed out for that.
+    untold: Option<(Millis, u32)>,
 }
 
 impl WorkInMemory {
@@ -130,6 +132,7 @@ impl State {
             claimed_until: None,
             input,
             result,
+            untold: life::tell_at(&job).map(|at| (at, 0)),
         };
         self.jobs.insert(job.id, row);
         Submitted::New(job)
@@ -193,6 +196,15 @@ impl State {
         JobPage { items, next }
     }
 
+    /// The jobs with ends that are to be told now, the longest due first.
+    fn untold(&mut self, now: Millis) -> Vec<(Millis, &mut Row)> {
+        let live = self.jobs.values_mut().filter(|row| row.removed_at > now);
+        let due = live.filter_map(|row| Some((row.untold?.0, row)).filter(|(at, _)| *at <= now));
+        let mut due: Vec<_> = due.collect();
+        due.sort_by_key(|(at, row)| (*at, row.job.id));
+        due
+    }
+
     fn depth(&self, now: Millis) -> Vec<JobDepth> {
         let mut depths = BTreeMap::<UpstreamName, (u64, u64)>::new();
         for row in self.live(now) {
@@ -220,8 +232,9 @@ impl Row {
         bytes_of(&self.input) + bytes_of(&self.result)
     }
 
-    /// What is kept follows from where the job is.
+    /// What is kept, and told, follows from where the job is now.
     fn tidy(&mut self) {
+        self.untold = life::tell_at(&self.job).map(|at| (at, 0));
         if !life::keeps_input(&self.job) {
             self.input = None;
         }
@@ -353,7 +366,7 @@ impl JobStore for WorkInMemory {
         let mut state = self.lock();
         let Some(row) = state.job(id, self.clock.now()) else { return Ok(None) };
         if life::retry(&mut row.job) {
-            (row.result, row.given_up_until) = (None, None);
+            (row.result, row.given_up_until, row.untold) = (None, None, None);
             self.news.notify_waiters();
         }
         Ok(Some(row.job.clone()))
@@ -406,6 +419,44 @@ impl JobStore for WorkInMemory {
         }
         row.tidy();
         self.news.notify_waiters();
+        Ok(true)
+    }
+
+    async fn tenants_to_tell(&self) -> Result<Vec<TenantId>, StoreError> {
+        let mut state = self.lock();
+        let mut first = BTreeMap::new();
+        for (at, row) in state.untold(self.clock.now()) {
+            first.entry(row.job.tenant.clone()).or_insert(at);
+        }
+        let mut tenants: Vec<_> = first.into_iter().collect();
+        tenants.sort_by_key(|(_, at)| *at);
+        Ok(tenants.into_iter().map(|(tenant, _)| tenant).collect())
+    }
+
+    async fn to_tell(
+        &self,
+        tenant: &TenantId,
+        again_at: Millis,
+        limit: usize,
+    ) -> Result<Vec<Untold>, StoreError> {
+        let mut state = self.lock();
+        let due = state.untold(self.clock.now()).into_iter().map(|(_, row)| row);
+        let hand_out = |row: &mut Row| {
+            let calls = row.untold.map_or(0, |(_, calls)| calls).saturating_add(1);
+            row.untold = Some((again_at, calls));
+            Untold { job: row.job.clone(), calls, token: life::telling(&row.job, calls) }
+        };
+        Ok(due.filter(|row| row.job.tenant == *tenant).take(limit).map(hand_out).collect())
+    }
+
+    async fn told(&self, untold: &Untold, again_at: Option<Millis>) -> Result<bool, StoreError> {
+        let mut state = self.lock();
+        let Some(row) = state.job(&untold.job.id, self.clock.now()) else { return Ok(false) };
+        let calls = row.untold.map(|(_, calls)| calls);
+        let Some(calls) = calls.filter(|calls| life::telling(&row.job, *calls) == untold.token) else {
+            return Ok(false);
+        };
+        row.untold = again_at.map(|at| (at, calls));
         Ok(true)
     }
 }

@@ -19,7 +19,7 @@ use nevertwice_domain::clock::{Clock, Millis};
 use nevertwice_domain::entry::Selector;
 use nevertwice_domain::job::{Job, JobId};
 use nevertwice_domain::operation::{Operation, OperationId};
-use nevertwice_domain::tenant::UpstreamName;
+use nevertwice_domain::tenant::{TenantId, UpstreamName};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -28,7 +28,8 @@ use self::reader::Reader;
 use self::steps::{Next, Steps};
 use self::writer::{Asked, ClaimNext, Request, Writer};
 use super::{
-    Claim, Held, JobBounds, JobDepth, JobEnd, JobPage, JobQuery, JobStore, OperationStore, Submitted, life,
+    Claim, Held, JobBounds, JobDepth, JobEnd, JobPage, JobQuery, JobStore, OperationStore, Submitted, Untold,
+    life,
 };
 use crate::sqlite::failure;
 use crate::{StoreError, StoreErrorKind};
@@ -39,6 +40,7 @@ mod operations;
 mod reader;
 mod schema;
 mod steps;
+mod untold;
 mod writer;
 
 /// How many requests may wait for the writer.
@@ -336,6 +338,26 @@ impl JobStore for SqliteWork {
             _ => 0,
         };
         self.ask(weight, move |steps| steps.end(&id, &token, &end)).await
+    }
+
+    async fn tenants_to_tell(&self) -> Result<Vec<TenantId>, StoreError> {
+        let now = self.clock.now();
+        self.read(move |connection| untold::tenants(connection, now)).await
+    }
+
+    async fn to_tell(
+        &self,
+        tenant: &TenantId,
+        again_at: Millis,
+        limit: usize,
+    ) -> Result<Vec<Untold>, StoreError> {
+        let tenant = tenant.clone();
+        self.ask(0, move |steps| steps.tell_due(&tenant, again_at, limit)).await
+    }
+
+    async fn told(&self, untold: &Untold, again_at: Option<Millis>) -> Result<bool, StoreError> {
+        let untold = untold.clone();
+        self.ask(0, move |steps| steps.told(&untold, again_at)).await
     }
 }
 

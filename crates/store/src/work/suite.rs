@@ -18,7 +18,9 @@ use nevertwice_domain::clock::{Clock, ManualClock, Millis};
 use nevertwice_domain::job::{Job, JobError, JobId, JobStatus};
 use nevertwice_domain::operation::Operation;
 
-use super::{Claim, Full, Held, JobBounds, JobEnd, JobPage, JobQuery, JobStore, OperationStore, Submitted};
+use super::{
+    Claim, Full, Held, JobBounds, JobEnd, JobPage, JobQuery, JobStore, OperationStore, Submitted, Untold,
+};
 
 mod claims;
 mod ends;
@@ -28,6 +30,7 @@ mod pages;
 mod room;
 pub mod samples;
 mod submits;
+mod tells;
 
 /// A store of operations and jobs.
 pub trait Work: OperationStore + JobStore + 'static {}
@@ -81,6 +84,9 @@ pub async fn conformance<S: Work>(make: impl AsyncFn(Arc<ManualClock>) -> Arc<S>
             attempts_are_ordered_by_their_time a_waiting_job_is_cancelled_at_once a_running_job_is_told
             a_final_job_stays_as_it_is a_job_that_was_given_up_does_not_wait_again a_failed_job_is_tried_again
             only_a_failed_job_is_tried_again what_is_final_is_removed_when_it_expires;
+        tells: an_end_is_to_be_told_once every_end_is_to_be_told nothing_is_told_of_what_nobody_asked_for
+            an_end_is_handed_to_one_alone an_end_that_was_not_told_comes_again who_is_late_changes_nothing
+            tenants_are_asked_for_each_alone an_end_goes_with_its_job a_job_that_is_tried_again_has_another_end;
         pages: the_latest_come_first filters_select pages_are_complete cursors_survive_change pages_are_bounded
             depth_counts_what_is_not_final;
     }
@@ -196,6 +202,15 @@ impl<S: Work> Bench<S> {
 
     async fn retry(&self, id: &JobId) -> Option<Job> {
         self.store.retry(id).await.expect("retry")
+    }
+
+    /// At most so many ends of the tenant `a` that are to be told; each comes again after so long.
+    async fn to_tell(&self, again_in_ms: u64, limit: usize) -> Vec<Untold> {
+        self.store.to_tell(&samples::tenant("a"), self.later(again_in_ms), limit).await.expect("to tell")
+    }
+
+    async fn told(&self, untold: &Untold, again_in_ms: Option<u64>) -> bool {
+        self.store.told(untold, again_in_ms.map(|ms| self.later(ms))).await.expect("told")
     }
 
     async fn list(&self, query: &JobQuery) -> JobPage {

@@ -14,7 +14,7 @@ use nevertwice_store::StoreErrorKind;
 use nevertwice_store::redis::{RedisOptions, RedisStore};
 use nevertwice_store::work::suite::{self, samples};
 use nevertwice_store::work::{
-    CLAIM_LIFE, Claim, Full, Held, JobBounds, JobEnd, JobQuery, JobStore, OperationStore, Submitted,
+    CLAIM_LIFE, Claim, Full, Held, JobBounds, JobEnd, JobQuery, JobStore, OperationStore, Submitted, Untold,
 };
 use nevertwice_testkit::Redis;
 use tokio::task::JoinSet;
@@ -77,6 +77,12 @@ async fn finish(store: &RedisStore, claim: &Claim) -> bool {
 
 async fn status(store: &RedisStore, id: &JobId) -> Option<JobStatus> {
     store.job(id).await.unwrap_or_else(|error| panic!("job: {error}")).map(|job| job.status)
+}
+
+/// Ends of the tenant `a` that are to be told; each comes again after a minute.
+async fn to_tell(store: &RedisStore, limit: usize) -> Vec<Untold> {
+    let due = store.to_tell(&samples::tenant("a"), now().plus_ms(60_000), limit).await;
+    due.unwrap_or_else(|error| panic!("to tell: {error}"))
 }
 
 /// All keys, and how long each lives in ms; -1 = for ever.
@@ -549,4 +555,26 @@ async fn of_two_processes_one_looks_at_an_operation_and_one_settles_it() {
         });
     }
     assert_eq!(settlers.join_all().await.into_iter().sum::<u32>(), 100);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_replica_leaves_nothing_behind_that_is_told() {
+    let server = Redis::start();
+    let store = open(bench::options(server.addr(), PREFIX)).await;
+    let ended = async |n| {
+        let job = submit(&store, n).await;
+        assert!(store.cancel(&job.id, later()).await.is_ok());
+        store.job(&job.id).await.ok().flatten().unwrap_or_else(|| panic!("it is there"))
+    };
+    let (gone, again, stays) = (ended(1).await, ended(2).await, ended(3).await);
+    let name = |job: &Job| format!("{{{PREFIX}}}:j:{}", job.id);
+    // one that it has removed, and one that it has let wait again: it knows nothing of what else stands there
+    server.ask(&["del", &name(&gone)]);
+    let waits = server.ask(&["hget", &name(&again), "v"]).replace("\"cancelled\"", "\"queued\"");
+    server.ask(&["hset", &name(&again), "v", &waits]);
+    let due: Vec<_> = to_tell(&store, 10).await.iter().map(|untold| untold.job.id).collect();
+    assert_eq!(due, [stays.id]);
+    assert_eq!(server.ask(&["zcard", "{nt}:ju:a"]), "1");
+    assert_eq!(server.ask(&["hget", &name(&again), "w"]), "");
+    assert_eq!(server.ask(&["exists", &name(&gone)]), "0", "nothing is made of a job that is gone");
 }

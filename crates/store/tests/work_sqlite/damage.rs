@@ -177,14 +177,17 @@ async fn foreign_files_are_left_alone() -> Done {
 async fn changed_files_are_refused_with_the_reason() -> Done {
     let ([_, closed], _) = images().await?;
     let changes = [
-        ("PRAGMA user_version = 2", StoreErrorKind::Newer, "format 2"),
+        ("PRAGMA user_version = 3", StoreErrorKind::Newer, "format 3"),
+        ("PRAGMA user_version = 1", StoreErrorKind::Corrupt, "not ours (untold"),
         ("PRAGMA user_version = 0", StoreErrorKind::Corrupt, "format 0"),
         ("PRAGMA application_id = 7", StoreErrorKind::Corrupt, "application id 7"),
         ("CREATE TABLE theirs (x)", StoreErrorKind::Corrupt, "theirs"),
         ("DROP TABLE results", StoreErrorKind::Corrupt, "tables"),
-        ("UPDATE jobs SET removed_at = 0 WHERE sequence < 4", StoreErrorKind::Corrupt, "3 of 48 rows"),
-        ("UPDATE jobs SET schema = 2 WHERE sequence = 1", StoreErrorKind::Corrupt, "1 of 48 rows"),
-        ("UPDATE operations SET next_look_at = 1", StoreErrorKind::Corrupt, "24 of 48 rows"),
+        ("UPDATE jobs SET removed_at = 0 WHERE sequence < 4", StoreErrorKind::Corrupt, "3 of 56 rows"),
+        ("UPDATE jobs SET schema = 2 WHERE sequence = 1", StoreErrorKind::Corrupt, "1 of 56 rows"),
+        ("UPDATE operations SET next_look_at = 1", StoreErrorKind::Corrupt, "24 of 56 rows"),
+        ("UPDATE untold SET calls = 3 WHERE sequence < 3", StoreErrorKind::Corrupt, "2 of 56 rows"),
+        ("DROP TABLE untold", StoreErrorKind::Corrupt, "tables"),
         ("DELETE FROM inputs WHERE sequence > 20", StoreErrorKind::Corrupt, "4 jobs are missing"),
         ("DELETE FROM results", StoreErrorKind::Corrupt, "8 jobs are missing"),
     ];

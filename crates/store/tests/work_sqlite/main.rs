@@ -16,6 +16,7 @@ mod flat;
 mod kill;
 mod model;
 mod trouble;
+mod untold;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 type Done = Result<(), Failed>;

@@ -12,7 +12,9 @@ use nevertwice_domain::job::{Job, JobId, JobStatus};
 use nevertwice_store::work::memory::WorkInMemory;
 use nevertwice_store::work::sqlite::SqliteWork;
 use nevertwice_store::work::suite::samples;
-use nevertwice_store::work::{CLAIM_LIFE, Claim, JobEnd, JobQuery, JobStore, OperationStore, Submitted};
+use nevertwice_store::work::{
+    CLAIM_LIFE, Claim, JobEnd, JobQuery, JobStore, OperationStore, Submitted, Untold,
+};
 
 use super::{Done, Failed, clock, open};
 
@@ -35,9 +37,11 @@ struct World {
     bounded: Option<Bound>,
     ids: Vec<JobId>,
     claims: Vec<(Claim, Claim)>,
+    untold: Vec<(Untold, Untold)>,
     submitted: u64,
     /// How often something came of a step: a world in which nothing happens proves nothing.
     handed_out: u64,
+    to_tell: u64,
     /// How often there was no room, by the bound.
     full: BTreeMap<String, u64>,
 }
@@ -70,8 +74,10 @@ impl World {
             bounded,
             ids,
             claims,
+            untold: Vec::new(),
             submitted: 0,
             handed_out: 0,
+            to_tell: 0,
             full: BTreeMap::new(),
         })
     }
@@ -89,8 +95,12 @@ impl World {
             job.key = Some(samples::key(&rng.u8(..4).to_string()));
             job.request.digest = samples::fingerprint(rng.u64(..2));
         }
+        if rng.u8(..4) == 0 {
+            job.webhook = None;
+        }
         if rng.u8(..8) == 0 {
             (job.status, job.error) = (JobStatus::Failed, Some(samples::verdict()));
+            job.finished_at = Some(job.created_at);
         }
         job
     }
@@ -121,7 +131,7 @@ impl World {
 
     async fn step(&mut self, rng: &mut Rng) -> Done {
         let now = self.clock.now();
-        match rng.u8(..20) {
+        match rng.u8(..23) {
             0..4 => {
                 let job = self.job(rng);
                 let mut bounds = samples::bounds(now.plus_ms(self.life_ms));
@@ -197,6 +207,25 @@ impl World {
                     _ => drop(both!(self, settle(&samples::operation_id(n)))),
                 }
             }
+            18 | 19 => {
+                let tenant = samples::tenant(["a", "b"][rng.usize(..2)]);
+                let (again_at, limit) = (now.plus_ms(rng.u64(1..5000)), rng.usize(1..4));
+                let due = self.reference.tenants_to_tell().await?;
+                let named = self.store()?.tenants_to_tell().await?;
+                assert!(due.iter().all(|tenant| named.contains(tenant)), "{due:?}, and {named:?}");
+                let expected = self.reference.to_tell(&tenant, again_at, limit).await?;
+                let found = self.store()?.to_tell(&tenant, again_at, limit).await?;
+                let seen = |all: &[Untold]| all.iter().map(|u| (u.job.clone(), u.calls)).collect::<Vec<_>>();
+                assert_eq!(seen(&expected), seen(&found), "to_tell");
+                self.to_tell += expected.len() as u64;
+                self.untold.extend(expected.into_iter().zip(found));
+            }
+            20 if !self.untold.is_empty() => {
+                let (expected, found) = self.untold.swap_remove(rng.usize(..self.untold.len()));
+                let again_at = rng.bool().then(|| now.plus_ms(rng.u64(..2000)));
+                let was = self.reference.told(&expected, again_at).await?;
+                assert_eq!(was, self.store()?.told(&found, again_at).await?, "told");
+            }
             _ => self.clock.advance_ms(match rng.u8(..12) {
                 0 => i64::try_from(CLAIM_LIFE.as_millis())?,
                 1 => i64::try_from(self.life_ms.min(40_000) / 2)?,
@@ -264,6 +293,7 @@ async fn lives(worlds: u64, steps: u64, seed: u64) -> Done {
                 it.reopen()?;
             }
         }
+        assert!(it.to_tell > steps / 300, "seed {}: {} to tell", seed + world, it.to_tell);
         assert!(it.handed_out > steps / 50, "seed {}: {} handed out", seed + world, it.handed_out);
         for (bound, times) in std::mem::take(&mut it.full) {
             *full.entry(bound).or_default() += times;
@@ -276,7 +306,7 @@ async fn lives(worlds: u64, steps: u64, seed: u64) -> Done {
 
 #[tokio::test]
 async fn both_say_the_same() -> Done {
-    lives(6, 500, 1).await
+    lives(6, 800, 1).await
 }
 
 #[tokio::test]

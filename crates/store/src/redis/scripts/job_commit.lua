@@ -1,11 +1,12 @@
 -- Writes a job anew, if it is as it was read and, where a claim is needed, that one holds.
 -- KEYS: 1 job, 2 stream, 3 later, 4 input, 5 body of a result, 6 ends, 7 jobs, 8 jobs of the tenant, 9 records,
---       10 sums, 11 idempotency key, where there is one.
+--       10 sums, 11 tenants with ends that are to be told, 12 the tenant's, 13 idempotency key, where there is one.
 -- ARGV: 1 revision, 2 number of this commit, 3 value, 4 token of the claim from now on (empty: none), 5 whether it was given up (1 or 0),
 --       6 when it is removed if it was given up, 7 what becomes of its place (stay, hold, over, wait, new), 8 until when it waits,
 --       9 id, 10 created at, 11 when it is removed, 12 its member of ends, 13 life of what is kept of it in ms, 14 whether the input goes (1 or
 --       0), 15 bytes of the result that is there from now on (empty: nothing changes; drop: none is), 16 its name, 17 channel,
---       18 message, 19 whether it waits from now on (1 or 0).
+--       18 message, 19 whether it waits from now on (1 or 0), 20 when its end is to be told (empty: nothing changes; never: it has none
+--       that is), 21 tenant.
 local was = redis.call('HMGET', KEYS[1], 'r', 'd', 'e')
 -- a command may be sent again when its answer was lost
 if was[2] == ARGV[2] then return 'done' end
@@ -40,6 +41,10 @@ for i = 6, 8 do keep(KEYS[i], ARGV[13]) end
 -- one that has no new result has none: only a job that is at its end has one, and that does not change any more, but when it is tried again
 local bytes = (tonumber(redis.call('HGET', KEYS[4], 'm')) or 0) + (tonumber(ARGV[15]) or 0)
 count(KEYS[9], KEYS[10], KEYS[1], record_of(ARGV[12], bytes, ARGV[19] == '1'), ARGV[11], ARGV[13])
-if KEYS[11] and redis.call('GET', KEYS[11]) == ARGV[9] then keep(KEYS[11], ARGV[13]) end
+if ARGV[20] ~= '' then
+  redis.call('HDEL', KEYS[1], 'u', 'w')
+  tell_at(KEYS[11], KEYS[12], ARGV[21], ARGV[9], ARGV[20] ~= 'never' and ARGV[20] or nil, ARGV[13])
+end
+if KEYS[13] and redis.call('GET', KEYS[13]) == ARGV[9] then keep(KEYS[13], ARGV[13]) end
 if ARGV[7] == 'new' or ARGV[7] == 'wait' then redis.call('PUBLISH', ARGV[17], ARGV[18]) end
 return 'done'

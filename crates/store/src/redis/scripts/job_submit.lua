@@ -1,12 +1,12 @@
 -- Takes a job in, if its input is there and its idempotency key stands as it was read.
 -- KEYS: 1 job, 2 input, 3 stream, 4 ends, 5 jobs, 6 jobs of the tenant, 7 upstreams, 8 idempotency key (none: the job),
 --       9 the job that had this key (none: the job), 10 body of a result (none: the job),
---       11 records, 12 sums.
+--       11 records, 12 sums, 13 tenants with ends that are to be told, 14 the tenant's.
 -- ARGV: 1 id, 2 value, 3 when it is removed, 4 its member of ends, 5 life of what is kept of it in ms, 6 bytes of the input (empty: it
 --       is not needed), 7 upstream, 8 the most that wait (empty: this one does not), 9 created at, 10 whether there is an idempotency
 --       key (1 or 0), 11 the id that it stood for (empty: none), 12 the revision of that job (empty: none), 13 channel, 14 message,
 --       15 bytes of the result (empty: there is none), 16 its name, 17 tenant, 18 the most of the tenant that wait, 19 the most
---       bytes, 20 the most of the tenant.
+--       bytes, 20 the most of the tenant, 21 when its end is to be told (empty: never).
 if redis.call('HGET', KEYS[1], 'r') then return 'there' end
 if ARGV[10] == '1' then
   if (redis.call('GET', KEYS[8]) or '') ~= ARGV[11] then return 'changed' end
@@ -37,5 +37,6 @@ redis.call('SADD', KEYS[7], ARGV[7])
 for i = 4, 7 do keep(KEYS[i], ARGV[5]) end
 count(KEYS[11], KEYS[12], KEYS[1], record_of(ARGV[4], bytes, waits), ARGV[3], ARGV[5])
 if ARGV[10] == '1' then redis.call('SET', KEYS[8], ARGV[1], 'PX', ARGV[5]) end
+if ARGV[21] ~= '' then tell_at(KEYS[13], KEYS[14], ARGV[17], ARGV[1], ARGV[21], ARGV[5]) end
 if entry ~= '' then redis.call('PUBLISH', ARGV[13], ARGV[14]) end
 return 'new'

@@ -33,6 +33,23 @@ local function wait_until(stream, later, entry, at, ms)
   redis.call('ZADD', later, at, entry)
   keep(later, ms)
 end
+-- When the end of a tenant's job is to be told; `nil` = never, or no more. The tenant stands among those that have such ends by when its
+-- first one is.
+local function tell_at(tenants, ends, tenant, id, at, ms)
+  if at then
+    redis.call('ZADD', ends, at, id)
+    keep(ends, ms)
+  else
+    redis.call('ZREM', ends, id)
+  end
+  local first = redis.call('ZRANGE', ends, 0, 0, 'WITHSCORES')
+  if first[1] then
+    redis.call('ZADD', tenants, first[2], tenant)
+    keep(tenants, redis.call('PTTL', ends))
+  else
+    redis.call('ZREM', tenants, tenant)
+  end
+end
 -- What a job counts for: its member of ends, the bytes that are kept of it, whether it waits.
 local function record_of(member, bytes, waits)
   local who, upstream = string.match(member, '^(%S+ %S+) (%S+)$')

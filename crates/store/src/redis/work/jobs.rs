@@ -121,6 +121,8 @@ impl Shared {
             .key(result.map_or_else(|| own.clone(), |(name, _)| keys.job_result(name)))
             .key(keys.job_records())
             .key(keys.job_sums())
+            .key(keys.untold())
+            .key(keys.tenant_untold(&job.tenant))
             .arg(job.id.to_string())
             .arg(&value)
             .arg(bounds.expires_at.0)
@@ -140,7 +142,8 @@ impl Shared {
             .arg(job.tenant.as_str())
             .arg(bounds.tenant_max_queued)
             .arg(bounds.max_bytes)
-            .arg(bounds.tenant_max_bytes);
+            .arg(bounds.tenant_max_bytes)
+            .arg(life::tell_at(job).map_or_else(String::new, |at| at.0.to_string()));
         self.link.call(&call, self.budget(value.len())).await
     }
 

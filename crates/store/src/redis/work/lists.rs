@@ -178,9 +178,12 @@ impl Shared {
             .key(keys.ends())
             .key(keys.jobs())
             .key(keys.tenant_jobs(&tenant))
+            .key(keys.untold())
+            .key(keys.tenant_untold(&tenant))
             .arg(id.to_string())
             .arg(member)
-            .arg(self.now().0);
+            .arg(self.now().0)
+            .arg(tenant.as_str());
         let _: u64 = self.link.call(&call, STEP).await?;
         Ok(())
     }

@@ -135,6 +135,11 @@ impl Shared {
             Place::Wait(until) => ("wait", until.0),
             Place::New => ("new", 0),
         };
+        let told = match (place, life::tell_at(job)) {
+            ("over", Some(at)) => at.0.to_string(),
+            ("new", _) => "never".to_owned(),
+            _ => String::new(),
+        };
         let (result, length) = match outcome {
             Outcome::Same => ("", String::new()),
             Outcome::None => (row.result.as_str(), "drop".to_owned()),
@@ -153,6 +158,8 @@ impl Shared {
             .key(keys.tenant_jobs(&job.tenant))
             .key(keys.job_records())
             .key(keys.job_sums())
+            .key(keys.untold())
+            .key(keys.tenant_untold(&job.tenant))
             .arg(&row.revision)
             .arg(self.leases.token())
             .arg(&value)
@@ -171,7 +178,9 @@ impl Shared {
             .arg(result)
             .arg(keys.events())
             .arg(Event::Waiting(job.upstream.clone()).encode())
-            .arg(u8::from(job.status == JobStatus::Queued));
+            .arg(u8::from(job.status == JobStatus::Queued))
+            .arg(told)
+            .arg(job.tenant.as_str());
         if let Some(key) = &job.key {
             call.key(keys.idempotency(key));
         }

@@ -8,7 +8,9 @@ use nevertwice_domain::job::{Job, JobStatus};
 use rusqlite::{Connection, OpenFlags};
 
 use super::counts::{Counts, Shares};
-use super::schema::{self, FORMAT, JOB_COLUMNS, OPERATION_COLUMNS, StoredJob, StoredOperation};
+use super::schema::{
+    self, FORMAT, JOB_COLUMNS, OPERATION_COLUMNS, StoredJob, StoredOperation, StoredUntold, UNTOLD_COLUMNS,
+};
 use crate::StoreError;
 use crate::sqlite::file::{self, Found, Place, Refused};
 use crate::work::life;
@@ -30,7 +32,11 @@ pub(super) fn open(directory: &Path) -> Result<Opened, StoreError> {
 
 fn verify(place: &Place, mut writer: Connection, lock: File) -> Result<Opened, Refused> {
     place.check_tables(&writer)?;
-    for table in ["jobs", "operations"] {
+    let tables: &[_] = match schema::has_untold(&writer)? {
+        true => &["jobs", "operations", "untold"],
+        false => &["jobs", "operations"],
+    };
+    for table in tables {
         place.check_pages(&writer, &format!("integrity_check({table})"))?;
     }
     let (mut counts, mut shares) = (Counts::default(), Shares::default());
@@ -68,6 +74,13 @@ fn verify(place: &Place, mut writer: Connection, lock: File) -> Result<Opened, R
             match stored? {
                 Ok(stored) => *counts.of_kind(life::is_minted(&stored.operation)) += 1,
                 Err(_) => malformed += 1,
+            }
+        }
+        if tables.contains(&"untold") {
+            let mut statement = writer.prepare(&format!("SELECT {UNTOLD_COLUMNS} FROM untold"))?;
+            for stored in statement.query_map([], StoredUntold::decode)? {
+                seen += 1;
+                malformed += u64::from(stored?.is_err());
             }
         }
     }

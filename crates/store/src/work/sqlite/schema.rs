@@ -9,9 +9,12 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::sqlite::file::Format;
+use crate::sqlite::file::{self, Format};
 use crate::sqlite::row::{Columns, Malformed, insert, text, unsigned};
 use crate::work::life;
+
+/// The version with the tables of the one before, and the ends of jobs that are to be told. A file has it from the first such end.
+const WITH_UNTOLD: u32 = 2;
 
 /// The file.
 pub(super) const FORMAT: Format = Format {
@@ -19,8 +22,9 @@ pub(super) const FORMAT: Format = Format {
     lock: "work.lock",
     // `nvtj`
     application_id: 0x6e76_746a,
-    versions: 1..=1,
+    versions: 1..=WITH_UNTOLD,
     objects: OBJECTS,
+    added: UNTOLD,
     first_rows: |_| Ok(()),
     shrinks: true,
     holds: "operations and jobs",
@@ -77,6 +81,17 @@ const OBJECTS: &[(&str, &str)] = &[
     ),
 ];
 
+/// What a file gets with the first end that is to be told. A row has the sequence of its job.
+const UNTOLD: &[(&str, &str)] = &[
+    (
+        "untold",
+        "CREATE TABLE untold (\
+         sequence INTEGER PRIMARY KEY, id TEXT NOT NULL, tenant TEXT NOT NULL, next_at INTEGER NOT NULL, \
+         calls INTEGER NOT NULL, checksum BLOB NOT NULL) STRICT",
+    ),
+    ("untold_due", "CREATE INDEX untold_due ON untold (tenant, next_at, id)"),
+];
+
 /// All columns of `jobs`, in the order of [`StoredJob::decode`].
 pub(super) const JOB_COLUMNS: &str = "sequence, id, tenant, upstream, status, not_before, removed_at, given_up_until, \
     claims, claimed_until, idempotency_key, schema, job, checksum";
@@ -84,6 +99,9 @@ pub(super) const JOB_COLUMNS: &str = "sequence, id, tenant, upstream, status, no
 /// All columns of `operations`, in the order of [`StoredOperation::decode`].
 pub(super) const OPERATION_COLUMNS: &str =
     "sequence, id, expires_at, minted, next_look_at, fingerprint, document, schema, operation, checksum";
+
+/// All columns of `untold`, in the order of [`StoredUntold::decode`].
+pub(super) const UNTOLD_COLUMNS: &str = "sequence, id, tenant, next_at, calls, checksum";
 
 /// The version of the JSON.
 const SCHEMA: i64 = 1;
@@ -112,6 +130,36 @@ pub(super) struct StoredJob {
 pub(super) struct StoredOperation {
     pub(super) sequence: i64,
     pub(super) operation: Operation,
+}
+
+/// An end that is to be told.
+#[derive(Clone, Debug)]
+pub(super) struct StoredUntold {
+    /// Of its job.
+    pub(super) sequence: i64,
+    /// Of its job.
+    pub(super) id: String,
+    /// Of its job.
+    pub(super) tenant: String,
+    pub(super) next_at: Millis,
+    /// How often it was handed out.
+    pub(super) calls: u32,
+}
+
+/// Whether the file can hold ends that are to be told.
+pub(super) fn has_untold(connection: &Connection) -> rusqlite::Result<bool> {
+    Ok(file::version(connection)? >= WITH_UNTOLD)
+}
+
+/// From now on it can, in the transaction that is under way.
+pub(super) fn add_untold(connection: &Connection) -> rusqlite::Result<()> {
+    if !has_untold(connection)? {
+        for (_, sql) in UNTOLD {
+            connection.execute(sql, [])?;
+        }
+        file::raise_version(connection, WITH_UNTOLD)?;
+    }
+    Ok(())
 }
 
 /// How a status stands in a row.
@@ -218,6 +266,33 @@ impl StoredOperation {
                 c.next()?;
             }
             Ok(Self { sequence, operation: from_json(&mut c)? })
+        }))
+    }
+}
+
+impl StoredUntold {
+    /// Writes the row, in place of the one that may be there.
+    pub(super) fn insert(&self, connection: &Connection) -> rusqlite::Result<()> {
+        let values = [
+            ValueRef::Integer(self.sequence),
+            text(&self.id),
+            text(&self.tenant),
+            ValueRef::Integer(self.next_at.0),
+            ValueRef::Integer(self.calls.into()),
+        ];
+        insert(connection, "untold", &values)
+    }
+
+    /// Reads a row of [`UNTOLD_COLUMNS`].
+    pub(super) fn decode(row: &Row<'_>) -> rusqlite::Result<Result<Self, Malformed>> {
+        Ok(Columns::verified("untold", row, 6)?.and_then(|mut c| {
+            Ok(Self {
+                sequence: c.integer()?,
+                id: c.text()?.to_owned(),
+                tenant: c.text()?.to_owned(),
+                next_at: c.time()?,
+                calls: c.small()?,
+            })
         }))
     }
 }

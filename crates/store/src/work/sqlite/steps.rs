@@ -239,6 +239,7 @@ impl Steps<'_> {
         for (sequence, tenant) in gone {
             self.drop_body("inputs", sequence, &tenant)?;
             self.drop_body("results", sequence, &tenant)?;
+            self.drop_untold(sequence)?;
             self.connection.prepare_cached("DELETE FROM jobs WHERE sequence = ?")?.execute([sequence])?;
         }
         damaged.into_iter().try_for_each(|sequence| self.set_aside(sequence))
@@ -252,6 +253,7 @@ impl Steps<'_> {
             self.count(before, -1);
         }
         self.count(&stored.job, 1);
+        self.note_end(stored, before)?;
         if !life::keeps_input(&stored.job) {
             self.drop_body("inputs", stored.sequence, &stored.job.tenant)?;
         }
@@ -297,7 +299,7 @@ impl Steps<'_> {
         Ok(())
     }
 
-    fn live(&self, id: &JobId) -> rusqlite::Result<Option<StoredJob>> {
+    pub(super) fn live(&self, id: &JobId) -> rusqlite::Result<Option<StoredJob>> {
         Ok(self.one("id = ?", [id.to_string()])?.filter(|stored| stored.removed_at > self.now))
     }
 

@@ -200,7 +200,8 @@ pub(super) async fn a_failed_job_is_tried_again<S: Work>(bench: &Bench<S>) {
     };
     assert!(bench.end(&claim, end).await);
     let retried = bench.retry(&job.id).await;
-    assert_eq!(retried, Some(job.clone()), "as if it had just come");
+    let job = Job { retries: 1, ..job };
+    assert_eq!(retried, Some(job.clone()), "as if it had just come, but for the count");
     assert_eq!(bench.job(&job.id).await, job);
     assert_eq!(bench.result(&job.id).await, None);
     assert_eq!(bench.retry(&job.id).await, Some(job.clone()), "once is enough");

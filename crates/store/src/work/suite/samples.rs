@@ -97,6 +97,7 @@ pub fn job(n: u64, now: Millis) -> Job {
         error: None,
         result: None,
         webhook: Some("https://caller.test/told".into()),
+        retries: 0,
     }
 }
 

@@ -25,6 +25,10 @@ async fn lost_scripts_are_loaded_again() {
     assert!(finish(&store, &claim).await);
     assert_eq!(status(&store, &job.id).await, Some(JobStatus::Succeeded));
     flush();
+    let due = to_tell(&store, 10).await;
+    flush();
+    assert_eq!(store.told(&due[0], None).await.ok(), Some(true));
+    flush();
     let operation = samples::operation(1, now());
     assert!(store.put(&operation).await.is_ok());
     flush();
@@ -39,7 +43,11 @@ async fn a_server_that_lost_all_data_has_no_jobs_and_takes_new_ones() {
     let old = claim(&store, LONG).await.unwrap_or_else(|| panic!("it waits"));
     let operation = samples::operation(1, now());
     assert!(store.put(&operation).await.is_ok());
+    assert!(store.cancel(&second.id, later()).await.is_ok());
+    let due = to_tell(&store, 10).await;
     assert_eq!(server.ask(&["flushall"]), "OK");
+    assert_eq!(store.told(&due[0], None).await.ok(), Some(false));
+    assert!(to_tell(&store, 10).await.is_empty());
     for id in [first.id, second.id] {
         assert_eq!(status(&store, &id).await, None);
         assert_eq!(store.input(&id).await.ok(), Some(None));
@@ -116,6 +124,21 @@ async fn what_this_version_cannot_read_holds_nothing_up() {
     assert_eq!(claim(&store, LONG).await.map(|claim| claim.job.id), Some(jobs[2].id));
     let page = store.list(&JobQuery { limit: 10, ..JobQuery::default() }).await;
     assert_eq!(page.map(|page| page.items.len()).ok(), Some(1));
+    // an end that another version may be able to tell is left to it, with all its calls
+    let ended = [submit(&store, 4).await, submit(&store, 5).await];
+    for job in &ended {
+        assert!(store.cancel(&job.id, later()).await.is_ok());
+    }
+    let as_it_was = server.ask(&["hget", &name(&ended[0]), "v"]);
+    server.ask(&["hset", &name(&ended[0]), "v", "2{}"]);
+    assert_eq!(to_tell(&store, 1).await.len() + to_tell(&store, 1).await.len(), 1);
+    server.ask(&["hset", &name(&ended[0]), "v", &as_it_was]);
+    server.ask(&["zadd", "{nt}:ju:a", "0", &ended[0].id.to_string()]);
+    let due = to_tell(&store, 10).await;
+    assert_eq!(
+        due.iter().map(|untold| (untold.job.id, untold.calls)).collect::<Vec<_>>(),
+        [(ended[0].id, 1)]
+    );
     let operations = [samples::operation(1, now()), samples::operation(2, now())];
     for operation in &operations {
         assert!(store.put(operation).await.is_ok());
@@ -192,6 +215,9 @@ async fn a_body_that_is_cut_on_its_way_is_no_body() {
         let result = direct.result(&claim.job.id).await.unwrap_or_else(|error| panic!("result: {error}"));
         assert_eq!(result.is_some(), status(&direct, &claim.job.id).await == Some(JobStatus::Succeeded));
         assert!(result.is_some() || ended.is_err());
+        // whether or not its answer was lost
+        let due = to_tell(&direct, 10).await;
+        assert_eq!(due.iter().any(|untold| untold.job.id == claim.job.id), result.is_some());
         assert!(result.is_none_or(|result| result == body));
         until("it works again", LONG, async || store.job(&claim.job.id).await.is_ok()).await;
     }
@@ -231,6 +257,11 @@ async fn a_full_server_takes_no_job_and_lets_those_that_are_there_end() {
         assert_eq!(status(&store, &claim.job.id).await, Some(JobStatus::Cancelled));
     }
     assert_eq!(server.ask(&["xlen", "{nt}:jq:ocr"]), "0");
+    let due = to_tell(&store, 10).await;
+    assert_eq!(due.len(), 5, "their ends are told");
+    assert_eq!(store.told(&due[0], Some(now())).await.ok(), Some(true));
+    assert_eq!(to_tell(&store, 10).await.len(), 1);
+    assert_eq!(store.told(&due[1], None).await.ok(), Some(true));
     assert_eq!(server.ask(&["config", "set", "maxmemory", "0"]), "OK");
     submit(&store, 10).await;
 }
@@ -310,6 +341,9 @@ async fn slow_workers_that_die_at_any_point_lose_no_job_and_end_none_twice() {
     }
     assert!(lock(&ended).values().all(|times| *times == 1), "{:?}", lock(&ended));
     let submitted = lock(&submitted).clone();
+    let told: Vec<_> = to_tell(&stores[0], 1000).await.iter().map(|untold| untold.job.id).collect();
+    let each: BTreeSet<_> = told.iter().copied().collect();
+    assert!(each.len() == told.len() && each.is_superset(&submitted), "each end is to be told, once");
     for store in &stores {
         for id in submitted.clone() {
             assert_eq!(status(store, &id).await, Some(JobStatus::Succeeded));

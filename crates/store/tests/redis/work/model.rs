@@ -27,8 +27,10 @@ struct World<'a> {
     prefix: String,
     ids: Vec<JobId>,
     claims: Vec<(Claim, Claim)>,
+    untold: Vec<(Untold, Untold)>,
     submitted: u64,
     handed_out: u64,
+    to_tell: u64,
     /// How often there was no room, by the bound.
     full: BTreeMap<String, u64>,
 }
@@ -65,8 +67,10 @@ impl<'a> World<'a> {
             prefix,
             ids: Vec::new(),
             claims: Vec::new(),
+            untold: Vec::new(),
             submitted: 0,
             handed_out: 0,
+            to_tell: 0,
             full: BTreeMap::new(),
         }
     }
@@ -80,8 +84,12 @@ impl<'a> World<'a> {
             job.key = Some(samples::key(&rng.u8(..4).to_string()));
             job.request.digest = samples::fingerprint(rng.u64(..2));
         }
+        if rng.u8(..4) == 0 {
+            job.webhook = None;
+        }
         if rng.u8(..8) == 0 {
             (job.status, job.error) = (JobStatus::Failed, Some(samples::verdict()));
+            job.finished_at = Some(job.created_at);
         }
         job
     }
@@ -111,7 +119,7 @@ impl<'a> World<'a> {
 
     async fn step(&mut self, rng: &mut Rng, life_ms: u64, bounded: Option<Bound>) {
         let now = self.clock.now();
-        match rng.u8(..19) {
+        match rng.u8(..22) {
             0..4 => {
                 let job = self.job(rng);
                 let mut bounds = samples::bounds(now.plus_ms(life_ms));
@@ -169,6 +177,25 @@ impl<'a> World<'a> {
                 (0, id) => both!(self, remove(&id)),
                 (_, id) => _ = both!(self, settle(&id)),
             },
+            18 | 19 => {
+                let tenant = samples::tenant(["a", "b"][rng.usize(..2)]);
+                let (again_at, limit) = (now.plus_ms(rng.u64(1..5000)), rng.usize(1..4));
+                let (due, named) =
+                    (self.reference.tenants_to_tell().await, self.store.tenants_to_tell().await);
+                let named = named.unwrap_or_default();
+                assert!(due.iter().flatten().all(|tenant| named.contains(tenant)), "{due:?}, and {named:?}");
+                let expected = self.reference.to_tell(&tenant, again_at, limit).await.unwrap_or_default();
+                let found = self.store.to_tell(&tenant, again_at, limit).await.unwrap_or_default();
+                let seen = |all: &[Untold]| all.iter().map(|u| (u.job.clone(), u.calls)).collect::<Vec<_>>();
+                assert_eq!(seen(&found), seen(&expected));
+                self.to_tell += expected.len() as u64;
+                self.untold.extend(expected.into_iter().zip(found));
+            }
+            20 if !self.untold.is_empty() => {
+                let (a, b) = self.untold.swap_remove(rng.usize(..self.untold.len()));
+                let again_at = rng.bool().then(|| now.plus_ms(rng.u64(..2000)));
+                same(self.reference.told(&a, again_at).await, self.store.told(&b, again_at).await);
+            }
             17 if rng.u8(..6) == 0 => {
                 self.clock.advance_ms(15_000);
                 self.lapse();
@@ -229,6 +256,7 @@ async fn slow_redis_and_the_reference_say_the_same() {
         for _ in 0..600 {
             world.step(&mut rng, life_ms, bounded).await;
         }
+        assert!(world.to_tell > 12, "seed {seed}: {} to tell", world.to_tell);
         assert!(world.handed_out > 12, "seed {seed}: {} handed out", world.handed_out);
         for (bound, times) in world.full {
             *full.entry(bound).or_default() += times;
