@@ -7,13 +7,13 @@ mod flights;
 #[cfg(test)]
 mod tests;
 pub(crate) mod unclassified;
+mod writing;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use nevertwice_config::checked::{Memory as MemoryConfig, UpstreamMemory};
 use nevertwice_domain::clock::{Clock, Millis};
 use nevertwice_domain::entry::{Candidate, Entry, Expected, Selector};
@@ -34,6 +34,7 @@ pub(crate) use flights::{Attempt, Boarding, Flights, Landing};
 use crate::lock::Lock;
 use crate::metrics::{MemoryMetrics, Metrics};
 use unclassified::{Refusal, Unclassified};
+use writing::Writing;
 
 /// Fingerprints that were accepted lately, kept so that their next request does not wait for another.
 const ACCEPTED_KEPT: usize = 8192;
@@ -392,15 +393,7 @@ impl Memory {
         let fence = fence.ok_or(NotRecorded::Store)?;
         let _recording = attempt.record().ok_or(NotRecorded::Fenced)?;
         let candidate = Candidate { entry, life, max_entries: self.max_entries };
-        let store = Arc::clone(&self.store);
-        let mut writing = Writing {
-            record: Box::pin(async move { store.record(candidate, fence).await }),
-            is_over: false,
-            memory: self,
-            distrusted: &guard.distrusted,
-            key,
-            judged_at,
-        };
+        let mut writing = Writing::begin(self, &guard.distrusted, candidate, fence, judged_at);
         match timeout_at(deadline.into(), writing.ended()).await {
             Ok(Ok(Recorded::Stored(entry)))
                 if guard.distrusts(judged_at) || guard.distrusts(entry.recorded_at) =>
@@ -448,7 +441,7 @@ impl Memory {
             Ok(Err(error)) => self.store_error("forget", &error),
             Err(_) => {
                 let (store, metrics) = (Arc::clone(&self.store), Arc::clone(&self.metrics));
-                self.tracker.spawn(async move { forget(store.as_ref(), &metrics, key).await });
+                self.tracker.spawn(async move { writing::forget(store.as_ref(), &metrics, key).await });
             }
         }
     }
@@ -527,60 +520,6 @@ impl Memory {
 
     fn store_error(&self, op: &'static str, error: &StoreError) {
         report(&self.metrics, op, error);
-    }
-}
-
-/// A record on its way. It goes on when nobody waits for it any more, because its time is up or its client left: half of it may be
-/// done. What it finds there is another attempt's, which somebody may have seen, and stays; what it has written itself stays too,
-/// unless the document was accepted meanwhile, or the upstream is not believed.
-struct Writing<'a> {
-    record: BoxFuture<'static, Result<Recorded, StoreError>>,
-    is_over: bool,
-    memory: &'a Memory,
-    distrusted: &'a Arc<Distrusted>,
-    key: Fingerprint,
-    judged_at: Millis,
-}
-
-impl Writing<'_> {
-    async fn ended(&mut self) -> Result<Recorded, StoreError> {
-        let ended = self.record.as_mut().await;
-        self.is_over = true;
-        ended
-    }
-}
-
-impl Drop for Writing<'_> {
-    fn drop(&mut self) {
-        if self.is_over {
-            return;
-        }
-        let record = std::mem::replace(&mut self.record, Box::pin(std::future::pending()));
-        let (store, metrics) = (Arc::clone(&self.memory.store), Arc::clone(&self.memory.metrics));
-        let (accepted, distrusted) = (Arc::clone(&self.memory.accepted), Arc::clone(self.distrusted));
-        let (key, judged_at) = (self.key, self.judged_at);
-        self.memory.tracker.spawn(async move {
-            match record.await {
-                Ok(Recorded::Stored(entry)) => {
-                    let was_accepted = accepted.get(&key).is_some_and(|at| at >= judged_at);
-                    if was_accepted
-                        || distrusted.includes(judged_at)
-                        || distrusted.includes(entry.recorded_at)
-                    {
-                        forget(store.as_ref(), &metrics, key).await;
-                    }
-                }
-                Ok(_) => {}
-                Err(error) => report(&metrics, "record", &error),
-            }
-        });
-    }
-}
-
-/// Removes an entry without anybody waiting for it.
-async fn forget(store: &dyn RefusalStore, metrics: &Metrics, key: Fingerprint) {
-    if let Err(error) = store.forget(&Selector::key(key)).await {
-        report(metrics, "forget", &error);
     }
 }
 
