@@ -28,6 +28,8 @@ pub enum Fault {
     CutAfter(usize),
     /// Messages of channels (RESP3) get lost, and nothing else does.
     Deaf,
+    /// Something comes in their place that is no answer in the protocol.
+    Garbage,
 }
 
 /// A running proxy. Ends with its value.
@@ -145,6 +147,7 @@ async fn answers(
                 return Ok(());
             }
             Fault::CutAfter(_) => passed += piece.len(),
+            Fault::Garbage => piece = b"?what\r\n",
             Fault::None | Fault::Silence | Fault::Reset | Fault::Deaf => {}
         }
         to.write_all(piece).await?;

@@ -43,6 +43,21 @@ async fn costs_nothing_soon(store: &RedisStore) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_does_not_speak_the_protocol_costs_nothing_soon() {
+    let log = Log::start();
+    let server = Redis::start();
+    let chaos = Chaos::start(server.addr()).await;
+    let store = start(hasty(chaos.addr())).await;
+    must_record(&store, 1).await;
+    chaos.set(Fault::Garbage);
+    assert!(kind_of(recall(&store, 1000).await).is_some());
+    costs_nothing_soon(&store).await;
+    chaos.set(Fault::None);
+    until("it works again", RECOVERY, async || works(&store, 1).await).await;
+    assert!((1..=4).contains(&log.warnings().len()), "{:?}", log.warnings());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_a_frozen_server_costs_its_budget_and_then_nothing() {
     let log = Log::start();
     let server = Redis::start();
