@@ -366,6 +366,28 @@ async fn a_record_that_outlasts_its_answer_and_its_client_is_made_all_the_same()
 }
 
 #[tokio::test]
+async fn a_success_is_answered_before_its_lease_is_given_up() {
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    let chaos = Chaos::start(redis.addr()).await;
+    let gateway = replica(&upstream, &format!("redis://{}", chaos.addr()), &[]).await;
+    let gate = Gate::new();
+    upstream.always(Reply::status(200).wait_for(&gate));
+    let sent = send(&gateway, &random_document(1, 512));
+    gate.wait_waiting(1).await;
+    let leases = || redis.ask(&["keys", "{nevertwice}:l:*"]);
+    assert!(!leases().is_empty());
+    chaos.set(Fault::Silence);
+    gate.open();
+    assert_eq!(sent.await.unwrap().status, 200);
+    // nobody has heard of the acceptance, and nobody has given up waiting for that either
+    assert!(!leases().is_empty());
+    assert_eq!(gateway.metric("gateway_negative_cache_store_errors_total", &[]).await, 0.0);
+    chaos.set(Fault::None);
+    until(Duration::from_secs(10), "the lease goes", async || leases().is_empty()).await;
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_while_its_refusal_is_recorded_takes_no_other_s_away() {
     let (upstream, redis) = (Upstream::start().await, Redis::start());
     let chaos = Chaos::start(redis.addr()).await;
