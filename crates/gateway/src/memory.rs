@@ -308,21 +308,23 @@ impl Memory {
         self.accepted.get(fingerprint).is_some_and(|at| at >= then)
     }
 
-    /// Another process has learned that the upstream accepts this.
+    /// Another process has learned that the upstream accepts this: attempts that were sent before this was heard do not record.
     pub(crate) fn accepted_elsewhere(&self, fingerprint: Fingerprint) {
+        self.flights.accepted(&fingerprint);
         self.accepted.insert(fingerprint, self.clock.now());
     }
 
-    /// The upstream accepted this document: its entry goes, and attempts that began before do not record after this.
+    /// The upstream accepted this document: its entry goes, and attempts that began before do not record after this. Takes until
+    /// `deadline` at most, and no longer than the store lets an answer wait.
     pub(crate) async fn accept(
         &self,
         asked: &Guarded,
         upstream: &UpstreamName,
         guard: &UpstreamGuard,
-        attempt: &Attempt,
         deadline: Duration,
     ) {
         let now = self.clock.now();
+        let contested = self.flights.accepted(&asked.fingerprint);
         self.accepted.insert(asked.fingerprint, now);
         let step = guard.mass_refusal.hold().accepted(&guard.rules.guard, *asked.fingerprint.as_bytes(), now);
         self.tell(
@@ -334,9 +336,9 @@ impl Memory {
             self.tell(|upstream| News::Recovered { upstream }, upstream);
             tracing::warn!(%upstream, "mass-refusal guard off: the upstream accepts again, refusals are remembered again");
         }
-        let contested = attempt.accepted();
         let (store, metrics) = (Arc::clone(&self.store), Arc::clone(&self.metrics));
         let (key, of) = (asked.fingerprint, upstream.clone());
+        let is_known = store.near(&key).is_some();
         let mut removal = Box::pin(async move {
             // another attempt at this document was refused and is being recorded; the store is to know of the acceptance even where
             // that cannot be barred now
@@ -349,25 +351,22 @@ impl Memory {
             let (barred, accepted) = futures_util::join!(bar, store.accept(&key, &of));
             barred.and(accepted)
         });
-        let report = move |removed: Result<Result<bool, StoreError>, _>| match removed {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => report(&metrics, "accept", &error),
-            Err(Elapsed { .. }) => {
-                if let Some(memory) = &metrics.memory {
-                    memory.store_error("accept");
-                }
+        let ended = move |removed: Result<bool, StoreError>| {
+            if let Err(error) = removed {
+                report(&metrics, "accept", &error);
             }
         };
-        if contested || self.store.near(&key).is_some() {
-            return report(tokio::time::timeout(deadline, removal).await);
+        // What this process has to know of it, it knows before anything that the client does next.
+        if let Some(removed) = removal.as_mut().now_or_never() {
+            return ended(removed);
         }
-        // Nothing is there that could be replayed: the answer does not wait. What this process has to know of it, it knows
-        // before anything that the client does next.
-        match removal.as_mut().now_or_never() {
-            Some(removed) => report(Ok(removed)),
-            None => {
-                self.tracker.spawn(async move { report(tokio::time::timeout(deadline, removal).await) });
-            }
+        // a store that does not answer keeps the answer from nobody: what it has not done in time, it does later
+        let removing = self.tracker.spawn(async move { ended(removal.await) });
+        // where nothing is there that could be replayed, the answer does not wait at all
+        if contested || is_known {
+            let most = self.store.accept_deadline().map_or(deadline, |most| most.min(deadline));
+            // whether it was done in time makes no difference to this answer
+            let _ = tokio::time::timeout(most, removing).await;
         }
     }
 
@@ -384,7 +383,9 @@ impl Memory {
     ) -> Result<Arc<Entry>, NotRecorded> {
         let (key, upstream) = (entry.fingerprint, entry.upstream.clone());
         let asked = Guarded { fingerprint: key, scope: entry.scope.as_str().into() };
-        self.accepted.remove(&key);
+        if !attempt.is_overtaken() {
+            self.accepted.remove(&key);
+        }
         let judged_at = self.clock.now();
         self.watch(&entry.document.digest, &upstream, guard, deadline).await;
         if guard.tripped_at().is_some() {
@@ -402,8 +403,8 @@ impl Memory {
                 self.forget_within(key, deadline).await;
                 Err(NotRecorded::Guard)
             }
-            // the acceptance could not fence it
-            Ok(Ok(Recorded::Stored(_))) if self.accepted_since(&key, judged_at) => {
+            // the acceptance could not fence it, or was another process's
+            Ok(Ok(Recorded::Stored(_))) if attempt.is_overtaken() => {
                 self.forget_within(key, deadline).await;
                 Err(NotRecorded::Fenced)
             }

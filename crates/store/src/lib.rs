@@ -107,6 +107,12 @@ pub trait RefusalStore: Send + Sync {
     /// When the entry could not be removed.
     async fn accept(&self, key: &Fingerprint, upstream: &UpstreamName) -> Result<bool, StoreError>;
 
+    /// How long the answer to an accepted document may wait for [`RefusalStore::accept`] and a forget beside it; both go on without it.
+    /// `None` where the store sets no bound of its own.
+    fn accept_deadline(&self) -> Option<Duration> {
+        None
+    }
+
     /// Whether this store has ever seen `upstream` accept a document.
     fn has_accepted(&self, upstream: &UpstreamName) -> bool;
 

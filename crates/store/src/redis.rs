@@ -356,6 +356,10 @@ impl RefusalStore for RedisStore {
         result
     }
 
+    fn accept_deadline(&self) -> Option<Duration> {
+        Some(self.shared.options.write)
+    }
+
     fn has_accepted(&self, upstream: &UpstreamName) -> bool {
         self.shared.accepted().contains(upstream)
     }

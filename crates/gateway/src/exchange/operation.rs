@@ -471,7 +471,7 @@ pub(super) async fn learn(
     let landing = match &answer.meaning {
         Meaning::Nothing => Landing::NoVerdict,
         Meaning::Accepted => {
-            memory.accept(&key, plan.upstream.name(), guard, &attempt, RECORD_WAIT).await;
+            memory.accept(&key, plan.upstream.name(), guard, RECORD_WAIT).await;
             Landing::NoVerdict
         }
         Meaning::NotRecorded(reason) => {

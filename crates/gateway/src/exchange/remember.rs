@@ -58,7 +58,7 @@ pub(super) async fn remember(
         (Meaning::Nothing, _) => Landing::NoVerdict,
         (Meaning::Accepted, _) => {
             let left = until(guard, &answer).saturating_duration_since(Instant::now());
-            memory.accept(&asked.key, upstream.name(), guard, &attempt, left).await;
+            memory.accept(&asked.key, upstream.name(), guard, left).await;
             Landing::NoVerdict
         }
         (Meaning::NotRecorded(reason), _) => {

@@ -4,7 +4,8 @@
 //! too; anything else releases all of them at once. An attempt that is dropped is no outcome: when no other is under way,
 //! one of those who wait makes the next. So nobody waits for requests that have all ended.
 //!
-//! Success beats memory: an accepted attempt overtakes the others that are under way, which do not record after it.
+//! Success beats memory: an acceptance, of this process or heard from another one, overtakes the attempts that are under way, which do
+//! not record after it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -27,7 +28,7 @@ pub(crate) struct Flights {
 struct Flight {
     /// Attempts at the upstream with this fingerprint.
     attempts: u32,
-    /// How often one of them was accepted.
+    /// How often the document was accepted meanwhile.
     acceptances: u64,
     /// How many of them are recording a verdict.
     recording: u32,
@@ -121,6 +122,16 @@ impl Flights {
         Attempt { flights: Arc::clone(self), fingerprint, leads, acceptances, lease: None, landed: false }
     }
 
+    /// The document was accepted, here or elsewhere: that overtakes the attempts under way. Returns whether one of them is recording
+    /// at this moment: that one the store has to fence off.
+    pub(crate) fn accepted(&self, fingerprint: &Fingerprint) -> bool {
+        let mut shard = self.shard(fingerprint).hold();
+        shard.get_mut(fingerprint).is_some_and(|flight| {
+            flight.acceptances += 1;
+            flight.recording > 0
+        })
+    }
+
     /// Requests that wait for a landing now.
     #[cfg(test)]
     fn waiting(&self, fingerprint: &Fingerprint) -> usize {
@@ -146,17 +157,12 @@ impl Attempt {
         self.acceptances = self.with_flight(|flight| flight.acceptances).unwrap_or(0);
     }
 
-    /// It was accepted, and overtakes the others. Returns whether one of them is recording at this moment: that one the store
-    /// has to fence off.
-    pub(crate) fn accepted(&self) -> bool {
-        self.with_flight(|flight| {
-            flight.acceptances += 1;
-            flight.recording > 0
-        })
-        .unwrap_or(false)
+    /// Whether the document was accepted since it was sent, as far as this process has heard.
+    pub(crate) fn is_overtaken(&self) -> bool {
+        self.with_flight(|flight| flight.acceptances != self.acceptances).unwrap_or(true)
     }
 
-    /// It records its verdict; `None` = another one was accepted since it was sent.
+    /// It records its verdict; `None` = it was overtaken.
     pub(crate) fn record(&self) -> Option<Recording<'_>> {
         let recording = self.with_flight(|flight| {
             let in_time = flight.acceptances == self.acceptances;
@@ -284,16 +290,16 @@ mod tests {
         let flights = Arc::new(Flights::default());
         let (early, accepted, mut queued) = (lead(&flights), flights.join(key()), flights.join(key()));
         assert!(early.record().is_some());
-        assert!(!accepted.accepted(), "nobody is recording now");
+        assert!(!flights.accepted(&key()), "nobody is recording now");
         assert!(early.record().is_none() && queued.record().is_none());
         queued.begins_now();
         let late = flights.join(key());
         assert!(queued.record().is_some() && late.record().is_some());
 
         let recording = late.record();
-        assert!(accepted.accepted(), "the store has to fence that one");
+        assert!(flights.accepted(&key()), "the store has to fence that one");
         drop(recording);
-        assert!(late.record().is_none() && !accepted.accepted());
+        assert!(late.record().is_none() && late.is_overtaken() && !flights.accepted(&key()));
         drop((early, accepted, queued, late));
         assert!(flights.shards.iter().all(|s| s.hold().is_empty()));
     }

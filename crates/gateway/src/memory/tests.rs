@@ -37,6 +37,9 @@ struct InHand {
     write: Semaphore,
     marks_fail: AtomicBool,
     forgets_fail: AtomicBool,
+    /// Forgets wait for this.
+    forgets_wait: AtomicBool,
+    forget: Semaphore,
     /// Marks wait for this.
     marks_wait: AtomicBool,
     mark: Semaphore,
@@ -80,7 +83,14 @@ impl RefusalStore for InHand {
         if self.forgets_fail.load(Ordering::SeqCst) {
             return Err(StoreError { kind: StoreErrorKind::Io, message: "the disk is gone".to_owned() });
         }
+        if self.forgets_wait.load(Ordering::SeqCst) {
+            self.forget.acquire().await.unwrap().forget();
+        }
         self.inner.forget(which).await
+    }
+
+    fn accept_deadline(&self) -> Option<Duration> {
+        Some(Duration::from_millis(1))
     }
 
     async fn suspect(&self, upstream: &UpstreamName, since: Millis) -> Result<u64, StoreError> {
@@ -135,6 +145,8 @@ impl Bench {
             write: Semaphore::new(0),
             marks_fail: AtomicBool::new(false),
             forgets_fail: AtomicBool::new(false),
+            forgets_wait: AtomicBool::new(false),
+            forget: Semaphore::new(0),
             marks_wait: AtomicBool::new(false),
             mark: Semaphore::new(0),
         });
@@ -164,19 +176,21 @@ impl Bench {
     }
 
     async fn refuse_within(&self, n: u64, limit: Duration) -> Result<Arc<Entry>, NotRecorded> {
-        let upstream = samples::upstream("ocr");
         let attempt = self.memory.flights.join(Self::asked(n).fingerprint);
+        self.refused(n, &attempt, limit).await
+    }
+
+    async fn refused(&self, n: u64, attempt: &Attempt, limit: Duration) -> Result<Arc<Entry>, NotRecorded> {
+        let upstream = samples::upstream("ocr");
         let (_, fence) = self.memory.recall(&Self::asked(n), &upstream, &self.guard).await;
         let now = self.clock.now();
         let entry = Entry { first_refused_at: now, recorded_at: now, ..samples::entry(n) };
         let (life, until) = (self.guard.rules.life.clone(), Instant::now() + limit);
-        self.memory.record(entry, life, &attempt, fence, &self.guard, until).await
+        self.memory.record(entry, life, attempt, fence, &self.guard, until).await
     }
 
     async fn accept(&self, n: u64) {
-        let upstream = samples::upstream("ocr");
-        let attempt = self.memory.flights.join(Self::asked(n).fingerprint);
-        self.memory.accept(&Self::asked(n), &upstream, &self.guard, &attempt, LIMIT).await;
+        self.memory.accept(&Self::asked(n), &samples::upstream("ocr"), &self.guard, LIMIT).await;
     }
 
     /// Whether the next request with this document is answered from the memory.
@@ -316,6 +330,48 @@ async fn a_refusal_that_is_being_written_when_the_document_is_accepted_is_not_le
         assert_eq!(slow.await.err(), Some(NotRecorded::Fenced));
     }
     assert!(!bench.is_known(SLOW).await && !bench.is_stored(SLOW).await);
+}
+
+#[tokio::test]
+async fn an_accepted_answer_does_not_wait_until_a_store_that_is_silent_has_fenced_a_refusal() {
+    let bench = Bench::new().await;
+    let mut slow = Box::pin(bench.refuse(SLOW));
+    assert!(poll!(&mut slow).is_pending());
+    bench.clock.advance_ms(10);
+    bench.store.forgets_wait.store(true, Ordering::SeqCst);
+    // the forget is not there yet when this returns
+    bench.accept(SLOW).await;
+    // it is done all the same, and with it alone the refusal is not recorded
+    bench.store.forget.add_permits(1);
+    bench.memory.tracker.close();
+    bench.memory.tracker.wait().await;
+    bench.write();
+    assert_eq!(slow.await.err(), Some(NotRecorded::Fenced));
+    assert!(!bench.is_stored(SLOW).await);
+}
+
+#[tokio::test]
+async fn a_refusal_is_not_recorded_after_an_acceptance_elsewhere_that_was_heard_since_it_was_sent() {
+    let bench = Bench::new().await;
+    let key = Bench::asked(1).fingerprint;
+    let sent_before = bench.memory.flights.join(key);
+    bench.clock.advance_ms(10);
+    bench.memory.accepted_elsewhere(key);
+    bench.clock.advance_ms(10);
+    assert_eq!(bench.refused(1, &sent_before, LIMIT).await.err(), Some(NotRecorded::Fenced));
+    assert!(!bench.is_stored(1).await);
+    assert!(bench.memory.accepted_lately(&key), "the refusal is the older of the two");
+    // what is sent now is newer
+    bench.refuse(1).await.unwrap();
+    assert!(bench.is_known(1).await && !bench.memory.accepted_lately(&key));
+
+    // heard while the refusal is being written
+    let mut slow = Box::pin(bench.refuse(SLOW));
+    assert!(poll!(&mut slow).is_pending());
+    bench.memory.accepted_elsewhere(Bench::asked(SLOW).fingerprint);
+    bench.write();
+    assert_eq!(slow.await.err(), Some(NotRecorded::Fenced));
+    assert!(!bench.is_stored(SLOW).await);
 }
 
 #[tokio::test]
