@@ -1,12 +1,13 @@
 //! What was learned while the store could not be told: verdicts, and acceptances. Kept in the order in which it was learned, a
-//! thousand verdicts and some thousand acceptances at most, and told when the store is back.
+//! thousand verdicts and some thousand acceptances at most, and told when the store is back. What comes and goes costs the same however
+//! much waits: every acceptance of an outage passes here.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nevertwice_domain::clock::Millis;
-use nevertwice_domain::entry::{Candidate, Entry, Selector};
+use nevertwice_domain::entry::{Candidate, Selector};
 use nevertwice_domain::fingerprint::Fingerprint;
 use nevertwice_domain::tenant::UpstreamName;
 
@@ -23,17 +24,22 @@ const OLD_MS: u64 = 60 * 60 * 1000;
 /// How long a verdict lives at most that is told late: another process may have seen the document accepted meanwhile.
 const LIFE_MS: u64 = 60 * 60 * 1000;
 
-/// What waits.
+/// What waits, each under its number, which goes up: in the order in which it was learned.
 #[derive(Debug, Default)]
 pub(super) struct Late {
-    waiting: VecDeque<Learned>,
+    waiting: BTreeMap<u64, Learned>,
+    /// The numbers of what waits, by document.
+    of: BTreeSet<(Fingerprint, u64)>,
+    /// The numbers of acceptances.
+    acceptances: BTreeSet<u64>,
+    /// Of the bodies of verdicts.
+    bytes: usize,
     /// The number of the latest that was learned.
     number: u64,
 }
 
 #[derive(Clone, Debug)]
 struct Learned {
-    number: u64,
     key: Fingerprint,
     at: Millis,
     what: What,
@@ -66,71 +72,95 @@ impl Late {
     pub(super) fn verdict(&mut self, mut candidate: Candidate, fence: Fence, at: Millis) -> bool {
         candidate.life = candidate.life.capped(LIFE_MS);
         let key = candidate.entry.fingerprint;
-        if self.waiting.iter().any(|learned| learned.key == key && matches!(learned.what, What::Accepted(_)))
-        {
+        if self.numbers_of(&key).iter().any(|number| self.acceptances.contains(number)) {
             return true;
         }
         if !candidate.life.needs_strikes() {
             // a document that is refused again and again takes one place; the latest attempt is the least likely to be fenced
-            self.drop_verdicts(|other, _| other.fingerprint == key);
+            self.forget(&Selector::key(key));
         }
-        let verdicts = self.waiting.iter().filter(|learned| !learned.is_acceptance()).count();
-        let bytes: usize = self.waiting.iter().map(Learned::bytes).sum();
-        let room = verdicts < MOST && bytes + candidate.entry.body.len() <= BYTES;
+        let verdicts = self.waiting.len() - self.acceptances.len();
+        let room = verdicts < MOST && self.bytes + candidate.entry.body.len() <= BYTES;
         if room {
-            self.push(key, at, What::Verdict(Box::new(candidate), fence));
+            self.push(Learned { key, at, what: What::Verdict(Box::new(candidate), fence) });
         }
         room
     }
 
-    /// Keeps an acceptance in place of the verdicts before it, and of the oldest acceptance if there is no room.
+    /// Keeps an acceptance in place of what was learned of the document before it, and of the oldest acceptance if there is no room.
     pub(super) fn accepted(&mut self, key: Fingerprint, upstream: UpstreamName, at: Millis) {
-        self.waiting.retain(|learned| learned.key != key);
-        if self.waiting.iter().filter(|learned| learned.is_acceptance()).count() == MOST_ACCEPTED
-            && let Some(oldest) = self.waiting.iter().position(Learned::is_acceptance)
+        self.accepted_now(&key);
+        if self.acceptances.len() == MOST_ACCEPTED
+            && let Some(oldest) = self.acceptances.first().copied()
         {
-            self.waiting.remove(oldest);
+            self.remove(oldest);
         }
-        self.push(key, at, What::Accepted(upstream));
+        self.push(Learned { key, at, what: What::Accepted(upstream) });
     }
 
     /// An acceptance reached the store: nothing from before it counts.
     pub(super) fn accepted_now(&mut self, key: &Fingerprint) {
-        self.waiting.retain(|learned| learned.key != *key);
-    }
-
-    pub(super) fn forget(&mut self, which: &Selector) {
-        self.drop_verdicts(|e, at| {
-            which.matches(&e.fingerprint, &e.document.digest, &e.upstream, e.status.get(), at)
-        });
-    }
-
-    fn drop_verdicts(&mut self, goes: impl Fn(&Entry, Millis) -> bool) {
-        self.waiting.retain(|learned| {
-            !matches!(&learned.what, What::Verdict(candidate, _) if goes(&candidate.entry, learned.at))
-        });
-    }
-
-    fn push(&mut self, key: Fingerprint, at: Millis, what: What) {
-        self.number += 1;
-        self.waiting.push_back(Learned { number: self.number, key, at, what });
-    }
-
-    /// The first that is not too old.
-    fn first(&mut self, now: Millis) -> Option<Learned> {
-        while self.waiting.front().is_some_and(|learned| now.since_ms(learned.at) > OLD_MS) {
-            self.waiting.pop_front();
+        for number in self.numbers_of(key) {
+            self.remove(number);
         }
-        self.waiting.front().cloned()
+    }
+
+    /// These verdicts are not to be told: they were forgotten, or another process has seen the document accepted.
+    pub(super) fn forget(&mut self, which: &Selector) {
+        let candidates = match &which.fingerprint {
+            Some(key) => self.numbers_of(key),
+            None => self.waiting.keys().copied().collect(),
+        };
+        let selects = |number: &u64| match self.waiting.get(number) {
+            Some(Learned { at, what: What::Verdict(candidate, _), .. }) => {
+                let e = &candidate.entry;
+                which.matches(&e.fingerprint, &e.document.digest, &e.upstream, e.status.get(), *at)
+            }
+            _ => false,
+        };
+        for number in candidates.into_iter().filter(selects).collect::<Vec<_>>() {
+            self.remove(number);
+        }
+    }
+
+    fn numbers_of(&self, key: &Fingerprint) -> Vec<u64> {
+        self.of.range((*key, 0)..=(*key, u64::MAX)).map(|(_, number)| *number).collect()
+    }
+
+    fn push(&mut self, learned: Learned) {
+        self.number += 1;
+        self.of.insert((learned.key, self.number));
+        if learned.is_acceptance() {
+            self.acceptances.insert(self.number);
+        }
+        self.bytes += learned.bytes();
+        self.waiting.insert(self.number, learned);
+    }
+
+    /// Returns whether it was there.
+    fn remove(&mut self, number: u64) -> bool {
+        let Some(learned) = self.waiting.remove(&number) else { return false };
+        self.of.remove(&(learned.key, number));
+        self.acceptances.remove(&number);
+        self.bytes -= learned.bytes();
+        true
+    }
+
+    /// The first that is not too old, with its number.
+    fn first(&mut self, now: Millis) -> Option<(u64, Learned)> {
+        loop {
+            let (number, learned) = self.waiting.first_key_value()?;
+            if now.since_ms(learned.at) <= OLD_MS {
+                return Some((*number, learned.clone()));
+            }
+            let number = *number;
+            self.remove(number);
+        }
     }
 
     /// It was told. Returns whether it still was to be told: what was learned of the document since is another thing.
     fn told(&mut self, number: u64) -> bool {
-        let still = self.waiting.front().is_some_and(|learned| learned.number == number);
-        if still {
-            self.waiting.pop_front();
-        }
-        still
+        self.remove(number)
     }
 }
 
@@ -138,9 +168,8 @@ impl Late {
 pub(super) async fn tell(shared: &Arc<Shared>) {
     while !shared.closed.load(Ordering::Acquire) {
         // it stays there until it is told: who forgets or accepts meanwhile finds it
-        let Some(learned) = shared.late().first(shared.now()) else { return };
-        let (number, key) = (learned.number, learned.key);
-        let told = match learned.what {
+        let Some((number, Learned { key, what, .. })) = shared.late().first(shared.now()) else { return };
+        let told = match what {
             What::Verdict(candidate, fence) => match shared.record(&candidate, fence).await {
                 Ok(recorded) => Ok(matches!(recorded, Recorded::Stored(_))),
                 Err(unrecorded) if unrecorded.may_be_told_again(&candidate) => return,
@@ -177,7 +206,7 @@ mod tests {
     }
 
     fn keys(late: &Late) -> Vec<Fingerprint> {
-        late.waiting.iter().map(|learned| learned.key).collect()
+        late.waiting.values().map(|learned| learned.key).collect()
     }
 
     #[test]
@@ -192,7 +221,7 @@ mod tests {
         assert_eq!(keys(&late), [samples::fingerprint(0), samples::fingerprint(3)]);
         late.forget(&Selector::default());
         assert_eq!(keys(&late), [samples::fingerprint(3)], "an acceptance is not forgotten");
-        let number = late.first(Millis(0)).map_or(0, |learned| learned.number);
+        let number = late.first(Millis(0)).map_or(0, |(number, _)| number);
         assert!(late.told(number) && !late.told(number));
     }
 
@@ -200,7 +229,7 @@ mod tests {
     fn an_acceptance_that_came_while_a_verdict_was_told_is_still_to_be_told() {
         let (mut late, key) = (Late::default(), samples::fingerprint(1));
         assert!(verdict(&mut late, 1));
-        let on_its_way = late.first(Millis(0)).map_or(0, |learned| learned.number);
+        let on_its_way = late.first(Millis(0)).map_or(0, |(number, _)| number);
         late.accepted(key, samples::upstream("ocr"), Millis(1));
         assert!(!late.told(on_its_way), "it does not count any more");
         assert_eq!(keys(&late), [key]);
@@ -227,6 +256,40 @@ mod tests {
         large.entry.fingerprint = samples::fingerprint(2);
         assert!(!late.verdict(large, Fence(1), Millis(0)), "its body is one too many");
     }
+
+    #[test]
+    fn it_is_known_by_all_its_sides_alike() {
+        let mut late = Late::default();
+        let ocr = || samples::upstream("ocr");
+        for n in 0..2000_u64 {
+            let key = samples::fingerprint(n * 7 % 31);
+            let confirmed = Candidate { life: samples::confirmed(2), ..samples::candidate(n * 7 % 31) };
+            match n % 13 {
+                0 | 5 => late.accepted(key, ocr(), Millis(0)),
+                1 => late.accepted_now(&key),
+                2 => late.forget(&Selector::key(key)),
+                3 => {
+                    let first = late.first(Millis(0)).map_or(0, |(number, _)| number);
+                    late.told(first);
+                }
+                4 => _ = verdict(&mut late, n % 31),
+                _ => _ = late.verdict(confirmed, Fence(1), Millis(0)),
+            }
+            let numbers: BTreeSet<_> = late.waiting.iter().map(|(number, l)| (l.key, *number)).collect();
+            assert_eq!(late.of, numbers);
+            let accepted: BTreeSet<_> =
+                late.waiting.iter().filter(|(_, l)| l.is_acceptance()).map(|(number, _)| *number).collect();
+            assert_eq!(late.acceptances, accepted);
+            assert_eq!(late.bytes, late.waiting.values().map(Learned::bytes).sum::<usize>());
+            for number in accepted {
+                let alone = late.numbers_of(&late.waiting[&number].key);
+                assert_eq!(alone, [number], "nothing else of it counts");
+            }
+        }
+        late.forget(&Selector { upstream: Some(ocr()), ..Selector::default() });
+        assert!(!late.waiting.is_empty() && late.waiting.values().all(Learned::is_acceptance));
+    }
+
     #[test]
     fn good_traffic_leaves_room_for_verdicts_and_the_latest_of_it_is_kept() {
         let mut late = Late::default();
