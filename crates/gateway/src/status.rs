@@ -193,9 +193,10 @@ impl Gateway {
         let recovered = upstream.guard.as_ref()?.recover(self.now());
         if recovered {
             tracing::warn!(upstream = %name, "mass-refusal guard off by an operator's word");
-            if let Some(memory) = &self.shared.memory {
-                memory.tell(|upstream| News::Recovered { upstream }, name);
-            }
+        }
+        // also where it was off here: on another replica it may be on
+        if let Some(memory) = &self.shared.memory {
+            memory.tell(|upstream| News::Recovered { upstream }, name);
         }
         Some(recovered)
     }

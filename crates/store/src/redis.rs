@@ -198,7 +198,10 @@ impl Shared {
             Event::Accepted(upstream) => {
                 self.accepted().insert(upstream.clone());
             }
-            Event::Suspect(upstream, since) => self.near.suspect(upstream, *since),
+            Event::Suspect(upstream, since) => {
+                self.near.suspect(upstream, *since);
+                self.late().suspect(upstream, *since);
+            }
             Event::Waiting(upstream) => self.work.knock(upstream),
             Event::Judged(..) | Event::Tripped(..) | Event::Recovered(..) | Event::Echo(..) => {
                 self.heard(event);
@@ -318,7 +321,7 @@ impl RefusalStore for RedisStore {
 
     async fn record(&self, candidate: Candidate, fence: Fence) -> Result<Recorded, StoreError> {
         self.shared.check_open()?;
-        let unrecorded = match self.shared.record(&candidate, fence).await {
+        let unrecorded = match self.shared.record(&candidate, fence, None).await {
             Ok(recorded) => return Ok(recorded),
             Err(unrecorded) => unrecorded,
         };
@@ -371,7 +374,11 @@ impl RefusalStore for RedisStore {
 
     async fn suspect(&self, upstream: &UpstreamName, since: Millis) -> Result<u64, StoreError> {
         self.shared.check_open()?;
-        self.shared.suspect(upstream, since).await
+        let marked = self.shared.suspect(upstream, since).await;
+        if marked.is_err() {
+            self.shared.desk.owe_marks(upstream, since);
+        }
+        marked
     }
 
     fn tell(&self, news: News) {

@@ -45,7 +45,8 @@ fn take(gateway: &Shared, news: &News) {
             }
         }
         News::Recovered { .. } => {
-            if guard.recover(now) {
+            // where it is off already, what its window holds stays
+            if guard.tripped_at().is_some() && guard.recover(now) {
                 tracing::warn!(%upstream, "mass-refusal guard off, as another replica found");
             }
         }

@@ -89,6 +89,8 @@ impl Keys {
         accepted = "accepted";
         /// Upstreams whose mass-refusal guard is on, and since when nothing is used.
         tripped = "tripped";
+        /// Upstreams whose mass-refusal guard was on and is off, and since when: which is not to know of either, as after a loss.
+        recovered = "recovered";
         /// The layout of all this.
         schema = "schema";
         /// Operations at upstreams in the order in which they came.

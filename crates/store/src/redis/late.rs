@@ -126,6 +126,18 @@ impl Late {
         }
     }
 
+    /// The upstream refused documents that it should not have refused: what was learned since then is not to be told.
+    pub(super) fn suspect(&mut self, upstream: &UpstreamName, since: Millis) {
+        let of = |learned: &Learned| {
+            learned.at >= since
+                && matches!(&learned.what, What::Verdict(candidate, _) if candidate.entry.upstream == *upstream)
+        };
+        let numbers: Vec<_> = self.waiting.iter().filter(|(_, l)| of(l)).map(|(n, _)| *n).collect();
+        for number in numbers {
+            self.remove(number);
+        }
+    }
+
     fn numbers_of(&self, key: &Fingerprint) -> Vec<u64> {
         self.of.range((*key, 0)..=(*key, u64::MAX)).map(|(_, number)| *number).collect()
     }
@@ -179,7 +191,7 @@ pub(super) async fn tell(shared: &Arc<Shared>) {
         // it stays there until it is told: who forgets or accepts meanwhile finds it
         let Some((number, Learned { key, at, what })) = shared.late().first(shared.now()) else { return };
         let told = match what {
-            What::Verdict(candidate, fence) => match shared.record(&candidate, fence).await {
+            What::Verdict(candidate, fence) => match shared.record(&candidate, fence, Some(at)).await {
                 Ok(recorded) => Ok(matches!(recorded, Recorded::Stored(_))),
                 Err(unrecorded) if unrecorded.may_be_told_again(&candidate) => return,
                 Err(unrecorded) => Err(unrecorded.error),

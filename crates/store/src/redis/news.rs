@@ -1,5 +1,5 @@
 //! News of upstreams: gathered for half a second, sent on the channel of the fleet, and handed on when heard. That a guard is on
-//! is kept in the store too, for processes that start or come back later.
+//! or off again is kept in the store too, for processes that start or come back later, or did not hear of it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,11 +26,18 @@ const HEARD: usize = 4096;
 /// Judgements to be told: of which upstream, whether refused, and what of.
 type Untold = BTreeMap<(UpstreamName, bool), Vec<[u8; 32]>>;
 
+/// Upstreams whose guard is on, and since when nothing is used; and those whose guard is off again, and since when.
+pub(super) type Guards = (BTreeMap<String, i64>, BTreeMap<String, i64>);
+
 /// What is to be told, and where what is heard goes.
 pub(super) struct Desk {
     untold: Mutex<Untold>,
     /// Guards whose state the store does not know yet: since when nothing is used, or that they are off. The latest of each.
     owed: Mutex<BTreeMap<UpstreamName, Option<Millis>>>,
+    /// What was recorded of these upstreams since then is still to be marked suspect, also where the guard is off again.
+    unmarked: Mutex<BTreeMap<UpstreamName, Millis>>,
+    /// How often a guard went on or off, here or elsewhere.
+    turns: AtomicU64,
     heard: mpsc::Sender<News>,
     /// Taken once, by whoever wants to hear.
     ear: Mutex<Option<mpsc::Receiver<News>>>,
@@ -39,7 +46,14 @@ pub(super) struct Desk {
 impl Desk {
     pub(super) fn new() -> Self {
         let (heard, ear) = mpsc::channel(HEARD);
-        Self { untold: Mutex::default(), owed: Mutex::default(), heard, ear: Mutex::new(Some(ear)) }
+        Self {
+            untold: Mutex::default(),
+            owed: Mutex::default(),
+            unmarked: Mutex::default(),
+            turns: AtomicU64::new(0),
+            heard,
+            ear: Mutex::new(Some(ear)),
+        }
     }
 
     pub(super) fn ear(&self) -> Option<mpsc::Receiver<News>> {
@@ -54,6 +68,21 @@ impl Desk {
 
     fn owed(&self) -> MutexGuard<'_, BTreeMap<UpstreamName, Option<Millis>>> {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unmarked(&self) -> MutexGuard<'_, BTreeMap<UpstreamName, Millis>> {
+        self.unmarked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The marks could not all be made, and are to be made later.
+    pub(super) fn owe_marks(&self, upstream: &UpstreamName, since: Millis) {
+        let mut unmarked = self.unmarked();
+        let earliest = unmarked.get(upstream).map_or(since, |other| since.min(*other));
+        unmarked.insert(upstream.clone(), earliest);
+    }
+
+    pub(super) fn owes_marks(&self) -> bool {
+        !self.unmarked().is_empty()
     }
 
     fn untold(&self) -> MutexGuard<'_, Untold> {
@@ -116,6 +145,7 @@ impl Shared {
             News::Recovered { upstream } => (upstream, None),
         };
         self.desk.owed().insert(upstream, since);
+        self.desk.turns.fetch_add(1, Ordering::AcqRel);
         let shared = Arc::clone(self);
         self.tasks.spawn(async move { shared.tell_guards().await });
     }
@@ -123,17 +153,20 @@ impl Shared {
     /// Tells the store and the fleet of guards. What cannot be told is told later: a guard that the store has on by mistake would be
     /// on for everybody who connects.
     pub(super) async fn tell_guards(&self) {
-        let (sender, tripped) = (self.leases.process(), self.keys.tripped());
+        let (sender, tripped, recovered) =
+            (self.leases.process(), self.keys.tripped(), self.keys.recovered());
         let owed = self.desk.owed().clone();
         for (upstream, since) in owed {
             let mut commands = pipe();
             let event = match since {
                 Some(since) => {
                     commands.hset(&tripped, upstream.as_str(), since.0).ignore();
+                    commands.hdel(&recovered, upstream.as_str()).ignore();
                     Event::Tripped(sender, upstream.clone(), since)
                 }
                 None => {
                     commands.hdel(&tripped, upstream.as_str()).ignore();
+                    commands.hset(&recovered, upstream.as_str(), self.now().0).ignore();
                     Event::Recovered(sender, upstream.clone())
                 }
             };
@@ -174,9 +207,12 @@ impl Shared {
                 }
             }
             Event::Tripped(sender, upstream, since) if !own(sender) => {
+                self.desk.turns.fetch_add(1, Ordering::AcqRel);
+                self.late().suspect(upstream, *since);
                 self.desk.hear(News::Tripped { upstream: upstream.clone(), since: *since });
             }
             Event::Recovered(sender, upstream) if !own(sender) => {
+                self.desk.turns.fetch_add(1, Ordering::AcqRel);
                 self.desk.hear(News::Recovered { upstream: upstream.clone() });
             }
             Event::Echo(sender, number) if own(sender) => self.echo.hear(*number),
@@ -184,13 +220,54 @@ impl Shared {
         }
     }
 
-    /// What the store says of guards, to a process that has just connected. What that process knows better is not news.
-    pub(super) fn heard_at_start(&self, tripped: &BTreeMap<String, i64>) {
+    /// Asks the store which guards are on, and which are off again.
+    pub(super) async fn read_guards(&self) {
+        let turns = self.desk.turns.load(Ordering::Acquire);
+        let mut commands = pipe();
+        commands.hgetall(self.keys.tripped()).hgetall(self.keys.recovered());
+        let guards: Result<Guards, StoreError> = self.link.ask(&commands, self.options.write).await;
+        // what was read before a guard went on or off is old
+        if let Ok(guards) = guards
+            && self.desk.turns.load(Ordering::Acquire) == turns
+        {
+            self.heard_of_guards(&guards);
+        }
+    }
+
+    /// What the store says of guards. What this process knows better is not news.
+    pub(super) fn heard_of_guards(&self, (tripped, recovered): &Guards) {
+        let owed = self.desk.owed().clone();
+        let named = |name: &String| UpstreamName::new(name).ok().filter(|name| !owed.contains_key(name));
         for (name, since) in tripped {
-            if let Ok(upstream) = UpstreamName::new(name)
-                && !self.desk.owed().contains_key(&upstream)
-            {
-                self.desk.hear(News::Tripped { upstream, since: Millis(*since) });
+            if let Some(upstream) = named(name) {
+                let since = Millis(*since);
+                self.late().suspect(&upstream, since);
+                self.desk.hear(News::Tripped { upstream, since });
+            }
+        }
+        for name in recovered.keys().filter(|name| !tripped.contains_key(*name)) {
+            if let Some(upstream) = named(name) {
+                self.desk.hear(News::Recovered { upstream });
+            }
+        }
+    }
+
+    /// Makes the marks that could not be made.
+    pub(super) async fn mark_suspects(&self) {
+        let unmarked = self.desk.unmarked().clone();
+        for (upstream, since) in unmarked {
+            match self.suspect(&upstream, since).await {
+                Ok(marked) => {
+                    let mut unmarked = self.desk.unmarked();
+                    if unmarked.get(&upstream) == Some(&since) {
+                        unmarked.remove(&upstream);
+                    }
+                    tracing::warn!(%upstream, marked, "entries from before the mass-refusal guard went on are marked suspect now");
+                }
+                Err(error) if self.link.first_in_a_while("marks") => {
+                    tracing::warn!(%upstream, %error, "entries from before the mass-refusal guard went on are not all marked suspect, and other replicas may replay them; tried again");
+                }
+                Err(_) => {}
             }
         }
     }

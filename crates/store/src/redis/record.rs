@@ -82,8 +82,14 @@ impl Before {
 }
 
 impl Shared {
-    /// Decides on what is there, and writes if that has not changed.
-    pub(super) async fn record(&self, candidate: &Candidate, fence: Fence) -> Result<Recorded, Unrecorded> {
+    /// Decides on what is there, and writes if that has not changed. What was learned at another time than now counts from then: a
+    /// guard that went on since, and a forget of what was refused before a time, are to know it by that.
+    pub(super) async fn record(
+        &self,
+        candidate: &Candidate,
+        fence: Fence,
+        learned: Option<Millis>,
+    ) -> Result<Recorded, Unrecorded> {
         let key = &candidate.entry.fingerprint;
         // all steps together have the time that a record may take
         let until = Instant::now() + self.options.write;
@@ -91,16 +97,17 @@ impl Shared {
             let now = self.now();
             let mark = self.near.mark();
             let before = self.before(key, fence, until).await?;
-            let (decision, recorded) = match decide(&before, candidate, fence, now) {
-                Ok(decided) => decided,
-                Err(recorded) => {
-                    if let Recorded::AlreadyThere(entry) = &recorded {
-                        let replays = before.present.as_ref().map_or(0, |(_, tally)| tally.replays);
-                        self.near.put(entry, replays, mark);
+            let (decision, recorded) =
+                match decide(&before, candidate, fence, learned.unwrap_or(now).min(now), now) {
+                    Ok(decided) => decided,
+                    Err(recorded) => {
+                        if let Recorded::AlreadyThere(entry) = &recorded {
+                            let replays = before.present.as_ref().map_or(0, |(_, tally)| tally.replays);
+                            self.near.put(entry, replays, mark);
+                        }
+                        return Ok(recorded);
                     }
-                    return Ok(recorded);
-                }
-            };
+                };
             let carried = before.present.as_ref().filter(|_| decision.carried).map_or(0, |(_, t)| t.replays);
             let most = candidate.max_entries.max(1);
             let committed = self.commit(key, &before, &decision, most, now, until).await;
@@ -305,17 +312,18 @@ impl Shared {
     }
 }
 
-/// The rules of every store, on what was read. `Err` = nothing is to be written.
+/// The rules of every store, on what was read, for what was learned then. `Err` = nothing is to be written.
 fn decide(
     before: &Before,
     candidate: &Candidate,
     fence: Fence,
+    learned: Millis,
     now: Millis,
 ) -> Result<(Decision, Recorded), Recorded> {
     let Candidate { entry, life, .. } = candidate;
     let row = before.strike.as_ref().filter(|row| life.needs_strikes() && is_in_a_row(&row.strike, now));
     let (strike, outcome) = life.strike(row.map(|row| &row.strike), entry.status, &entry.rule, now);
-    let first_at = row.filter(|_| strike.count > 1).map_or(now, |row| row.first_at);
+    let first_at = row.filter(|_| strike.count > 1).map_or(learned, |row| row.first_at);
     let old = before.present.as_ref().filter(|(old, _)| goes_on(old, entry, now));
     let first_refused_at = old.map_or(first_at, |(old, _)| first_at.min(old.first_refused_at));
 
@@ -338,7 +346,10 @@ fn decide(
     let (entry, recorded) = match outcome {
         StrikeOutcome::Unconfirmed { count } => (None, Recorded::Unconfirmed(count)),
         StrikeOutcome::Remember { ttl_ms } => {
-            let entry = Entry { ttl_ms, recorded_at: now, first_refused_at, ..entry.clone() };
+            let entry = Entry { ttl_ms, recorded_at: learned, first_refused_at, ..entry.clone() };
+            if !is_live(&entry, now) {
+                return Err(Recorded::Fenced);
+            }
             (Some(entry.clone()), Recorded::Stored(Arc::new(entry)))
         }
     };

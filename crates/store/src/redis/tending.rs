@@ -1,7 +1,6 @@
 //! The task that tends the connection: makes it, listens to what the fleet says, prolongs leases, tells replays, removes jobs, probes a server
 //! that does not answer, and begins anew, with growing pauses, when the connection is lost.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::event::Event;
 use super::link::{self, Connection, Failed, Then, Wire};
+use super::news::Guards;
 use super::{Shared, late, leases, probe};
 use crate::{StoreError, StoreErrorKind};
 
@@ -23,6 +23,8 @@ const PROBE: Duration = Duration::from_secs(1);
 const PROBES: u32 = 3;
 /// Ticks in a row in which nothing of what was said came back before the connection is made anew.
 const DEAF: u32 = 2;
+/// In so many ticks once the store is asked which guards are on: each five seconds.
+const GUARDS_READ: u32 = 10;
 /// How long a new connection may take until it can be used.
 const BEGINNING: Duration = Duration::from_secs(2);
 /// The pauses between attempts to connect: the first, and the longest.
@@ -97,8 +99,7 @@ async fn begin(shared: &Arc<Shared>, attempt: usize) -> Result<Connection, (&'st
         }
     };
     let mut wire = link::connect(&shared.options, attempt, hear).await.map_err(of)?;
-    let (layout, accepted, tripped) = match tokio::time::timeout(BEGINNING, prepare(shared, &mut wire)).await
-    {
+    let (layout, accepted, guards) = match tokio::time::timeout(BEGINNING, prepare(shared, &mut wire)).await {
         Ok(prepared) => prepared.map_err(of)?,
         Err(_) => {
             let error = "the refusal store took the connection and does not answer";
@@ -114,16 +115,13 @@ async fn begin(shared: &Arc<Shared>, attempt: usize) -> Result<Connection, (&'st
             )),
         ));
     }
-    shared.heard_at_start(&tripped);
+    shared.heard_of_guards(&guards);
     shared.accepted().extend(accepted.iter().filter_map(|name| UpstreamName::new(name).ok()));
     Ok(Connection { wire, broken })
 }
 
-/// Subscribes, loads the scripts, and reads the layout, which upstreams accepted something, and whose guard is on.
-async fn prepare(
-    shared: &Shared,
-    wire: &mut Wire,
-) -> RedisResult<(String, Vec<String>, BTreeMap<String, i64>)> {
+/// Subscribes, loads the scripts, and reads the layout, which upstreams accepted something, and whose guard is on or off again.
+async fn prepare(shared: &Shared, wire: &mut Wire) -> RedisResult<(String, Vec<String>, Guards)> {
     let keys = &shared.keys;
     wire.subscribe(&keys.events()).await?;
     let mut loads = JoinSet::new();
@@ -144,7 +142,8 @@ async fn prepare(
     let layout: Option<String> = cmd("GET").arg(keys.schema()).query_async(wire).await?;
     let accepted = cmd("SMEMBERS").arg(keys.accepted()).query_async(wire).await?;
     let tripped = cmd("HGETALL").arg(keys.tripped()).query_async(wire).await?;
-    Ok((layout.unwrap_or_else(|| LAYOUT.to_owned()), accepted, tripped))
+    let recovered = cmd("HGETALL").arg(keys.recovered()).query_async(wire).await?;
+    Ok((layout.unwrap_or_else(|| LAYOUT.to_owned()), accepted, (tripped, recovered)))
 }
 
 /// Says of what layout the keys are, where nobody has said it.
@@ -197,7 +196,8 @@ async fn look_after(shared: &Arc<Shared>, wire: &Wire) {
     shared.echo.begin_anew();
     let (mut errands, mut late): (Option<JoinHandle<()>>, Option<JoinHandle<()>>) = (None, None);
     let mut tidying: Option<JoinHandle<()>> = None;
-    loop {
+    let mut marking: Option<JoinHandle<()>> = None;
+    for ticks in 1u32.. {
         tick.tick().await;
         let asked = Instant::now();
         match tokio::time::timeout(PROBE, probe.query_async::<Option<String>>(&mut wire)).await {
@@ -251,12 +251,20 @@ async fn look_after(shared: &Arc<Shared>, wire: &Wire) {
                     shared.tell_judgements().await;
                     // what could not be told is told later
                     let _ = shared.tell_replays().await;
+                    if ticks.is_multiple_of(GUARDS_READ) {
+                        // a message that was lost, or came while there was no connection
+                        shared.read_guards().await;
+                    }
                     shared.say().await;
                 }));
             }
             if late.as_ref().is_none_or(JoinHandle::is_finished) {
                 let shared = Arc::clone(shared);
                 late = Some(shared.clone().tasks.spawn(async move { late::tell(&shared).await }));
+            }
+            if shared.desk.owes_marks() && marking.as_ref().is_none_or(JoinHandle::is_finished) {
+                let shared = Arc::clone(shared);
+                marking = Some(shared.clone().tasks.spawn(async move { shared.mark_suspects().await }));
             }
             if shared.work.is_used() && tidying.as_ref().is_none_or(JoinHandle::is_finished) {
                 let shared = Arc::clone(shared);

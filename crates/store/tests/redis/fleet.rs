@@ -85,8 +85,8 @@ async fn another_database_is_another_fleet() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_the_end_of_a_guard_that_could_not_be_told_is_told_later() {
-    let server = Redis::start();
     for outage in [Fault::Silence, Fault::Reset] {
+        let server = Redis::start();
         let chaos = Chaos::start(server.addr()).await;
         let (a, b) = (start(hasty(chaos.addr())).await, store(server.addr()).await);
         let [mut at_a, mut at_b] =
@@ -106,6 +106,39 @@ async fn slow_the_end_of_a_guard_that_could_not_be_told_is_told_later() {
         assert_eq!(server.ask(&["hgetall", &format!("{{{PREFIX}}}:tripped")]), "", "{outage:?}");
         assert!(at_a.try_recv().is_err(), "{outage:?}: what it said itself is no news");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_who_did_not_hear_of_a_guard_finds_out() {
+    let server = Redis::start();
+    let chaos = Chaos::start(server.addr()).await;
+    let (a, b) = (store(server.addr()).await, start(hasty(chaos.addr())).await);
+    let mut at_b = b.news().unwrap_or_else(|| panic!("nobody took it"));
+    let mut hears = async |news: &News| {
+        let heard = tokio::time::timeout(LONG, async {
+            while at_b.recv().await.is_none_or(|heard| heard != *news) {}
+        });
+        assert!(heard.await.is_ok(), "{news:?}");
+    };
+    let upstream = samples::upstream("ocr");
+    let tripped = News::Tripped { upstream: upstream.clone(), since: Millis(5) };
+    a.tell(tripped.clone());
+    hears(&tripped).await;
+    // without a connection
+    chaos.set(Fault::Reset);
+    let recovered = News::Recovered { upstream };
+    a.tell(recovered.clone());
+    tokio::time::sleep(SECOND).await;
+    chaos.set(Fault::None);
+    hears(&recovered).await;
+    // with one: as a message that nobody hears
+    let name = |of: &str| format!("{{{PREFIX}}}:{of}");
+    server.ask(&["hdel", &name("recovered"), "ocr"]);
+    server.ask(&["hset", &name("tripped"), "ocr", "5"]);
+    hears(&tripped).await;
+    server.ask(&["hdel", &name("tripped"), "ocr"]);
+    server.ask(&["hset", &name("recovered"), "ocr", "6"]);
+    hears(&recovered).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,7 +7,7 @@ use nevertwice_domain::clock::{ManualClock, Millis};
 use nevertwice_domain::entry::{Candidate, Selector};
 use nevertwice_store::redis::RedisStore;
 use nevertwice_store::suite::samples;
-use nevertwice_store::{RefusalStore, StoreErrorKind};
+use nevertwice_store::{News, RefusalStore, StoreErrorKind};
 use nevertwice_testkit::{Chaos, Fault, Redis};
 
 use super::bench::*;
@@ -113,4 +113,70 @@ async fn slow_an_acceptance_of_an_outage_does_not_take_away_what_was_recorded_lo
     let within = Duration::from_secs(10);
     until("what may be older is gone", within, async || !knows(&other, 2).await).await;
     assert!(knows(&other, 1).await, "the upstream has changed its mind since");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_a_mass_refusal_of_an_outage_is_marked_after_it_and_its_verdicts_are_not_told() {
+    let server = Redis::start();
+    let chaos = Chaos::start(server.addr()).await;
+    let clock = Arc::new(ManualClock::at(Millis(1_000_000)));
+    let cut_off = RedisStore::start(hasty(chaos.addr()), Arc::<ManualClock>::clone(&clock)).await;
+    let other = RedisStore::start(options(server.addr(), PREFIX), Arc::<ManualClock>::clone(&clock)).await;
+    let ocr = samples::upstream("ocr");
+    must_record(&cut_off, 0).await;
+    clock.advance_ms(1_000);
+    must_record(&cut_off, 1).await;
+    for n in 0..2 {
+        assert!(knows(&other, n).await && near(&other, n));
+    }
+    chaos.set(Fault::Silence);
+    let fence = last_fence(&cut_off);
+    for n in 2..4 {
+        assert!(cut_off.record(samples::candidate(n), fence).await.is_err());
+    }
+    // the guard goes on, and off again, while nobody can be told
+    assert!(cut_off.suspect(&ocr, Millis(1_001_000)).await.is_err());
+    cut_off.tell(News::Tripped { upstream: ocr.clone(), since: Millis(1_001_000) });
+    cut_off.tell(News::Recovered { upstream: ocr.clone() });
+    chaos.set(Fault::None);
+
+    until("the window is marked", LONG, async || !knows(&other, 1).await).await;
+    assert!(!near(&other, 1), "it is at hand nowhere");
+    assert!(knows(&other, 0).await, "it is from before the window");
+    for n in 2..4 {
+        assert!(!knows(&other, n).await, "{n} is of the window");
+    }
+    // nothing is told later still, and what is learned from now on counts
+    must_record(&cut_off, 2).await;
+    assert_eq!(other.entries().await.ok(), Some(3));
+    tokio::time::sleep(SECOND).await;
+    assert!(knows(&other, 2).await && !knows(&other, 1).await && !knows(&other, 3).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_a_verdict_that_is_told_late_is_as_old_as_it_is() {
+    let server = Redis::start();
+    let chaos = Chaos::start(server.addr()).await;
+    let clock = Arc::new(ManualClock::at(Millis(1_000_000)));
+    let cut_off = RedisStore::start(hasty(chaos.addr()), Arc::<ManualClock>::clone(&clock)).await;
+    let other = RedisStore::start(options(server.addr(), PREFIX), Arc::<ManualClock>::clone(&clock)).await;
+    assert!(recall(&cut_off, 1).await.is_ok());
+    chaos.set(Fault::Silence);
+    let fence = last_fence(&cut_off);
+    for n in 1..3 {
+        let life = samples::flat(if n == 1 { 600_000 } else { 60_000 });
+        assert!(cut_off.record(Candidate { life, ..samples::candidate(n) }, fence).await.is_err());
+    }
+    clock.advance_ms(500_000);
+    chaos.set(Fault::None);
+    until("it is told", LONG, async || knows(&other, 1).await).await;
+    let entry = recall(&other, 1).await.ok().flatten().unwrap_or_else(|| panic!("it is there"));
+    assert_eq!((entry.recorded_at, entry.first_refused_at), (Millis(1_000_000), Millis(1_000_000)));
+    assert_eq!(entry.expires_at(), Millis(1_600_000));
+    must_record(&cut_off, 9).await;
+    assert!(!knows(&other, 2).await, "its time was over");
+    assert_eq!(other.entries().await.ok(), Some(2));
+    // and a forget of what is older finds it
+    let before = Selector { before: Some(Millis(1_200_000)), ..Selector::default() };
+    assert_eq!(other.forget(&before).await.ok(), Some(1));
 }
