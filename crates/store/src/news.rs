@@ -11,7 +11,7 @@ pub enum News {
     Judged {
         /// By this upstream.
         upstream: UpstreamName,
-        /// What the guard counts it as.
+        /// What the guard counts it as: of an acceptance the fingerprint, of a refusal the digest of the document.
         document: [u8; 32],
         /// Whether it was refused.
         refused: bool,

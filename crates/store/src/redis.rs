@@ -278,7 +278,7 @@ impl RefusalStore for RedisStore {
     }
 
     fn look_deadline(&self) -> Option<Duration> {
-        // the link has one for each question, and a look-up asks twice at most
+        // it has its own
         None
     }
 
@@ -349,7 +349,7 @@ impl RefusalStore for RedisStore {
     async fn accept(&self, key: &Fingerprint, upstream: &UpstreamName) -> Result<bool, StoreError> {
         self.shared.check_open()?;
         self.shared.late().accepted_now(key);
-        let result = self.shared.accept(key, upstream).await;
+        let result = self.shared.accept(key, upstream, true).await;
         if result.as_ref().is_err_and(is_passing) {
             self.shared.late().accepted(*key, upstream.clone(), self.shared.now());
         }

@@ -12,7 +12,7 @@ use nevertwice_domain::fingerprint::Fingerprint;
 use nevertwice_domain::tenant::UpstreamName;
 
 use super::{Shared, is_passing};
-use crate::{Fence, Recorded};
+use crate::{Fence, Recorded, StoreError};
 
 /// So many verdicts wait, and so many bytes of bodies.
 const MOST: usize = 1000;
@@ -23,6 +23,9 @@ const BYTES: usize = 16 << 20;
 const OLD_MS: u64 = 60 * 60 * 1000;
 /// How long a verdict lives at most that is told late: another process may have seen the document accepted meanwhile.
 const LIFE_MS: u64 = 60 * 60 * 1000;
+/// What was recorded so long after an acceptance is newer: as long as an attempt takes, since it may have been sent before, and more than
+/// the clocks of two processes differ.
+const DOUBT_MS: u64 = 60_000;
 
 /// What waits, each under its number, which goes up: in the order in which it was learned.
 #[derive(Debug, Default)]
@@ -158,6 +161,12 @@ impl Late {
         }
     }
 
+    /// The documents of what waits.
+    #[cfg(test)]
+    pub(super) fn keys(&self) -> Vec<Fingerprint> {
+        self.waiting.values().map(|learned| learned.key).collect()
+    }
+
     /// It was told. Returns whether it still was to be told: what was learned of the document since is another thing.
     fn told(&mut self, number: u64) -> bool {
         self.remove(number)
@@ -168,14 +177,14 @@ impl Late {
 pub(super) async fn tell(shared: &Arc<Shared>) {
     while !shared.closed.load(Ordering::Acquire) {
         // it stays there until it is told: who forgets or accepts meanwhile finds it
-        let Some((number, Learned { key, what, .. })) = shared.late().first(shared.now()) else { return };
+        let Some((number, Learned { key, at, what })) = shared.late().first(shared.now()) else { return };
         let told = match what {
             What::Verdict(candidate, fence) => match shared.record(&candidate, fence).await {
                 Ok(recorded) => Ok(matches!(recorded, Recorded::Stored(_))),
                 Err(unrecorded) if unrecorded.may_be_told_again(&candidate) => return,
                 Err(unrecorded) => Err(unrecorded.error),
             },
-            What::Accepted(upstream) => match shared.accept(&key, &upstream).await {
+            What::Accepted(upstream) => match tell_acceptance(shared, &key, &upstream, at).await {
                 Ok(_) => Ok(false),
                 Err(error) if is_passing(&error) => return,
                 Err(error) => Err(error),
@@ -196,6 +205,18 @@ pub(super) async fn tell(shared: &Arc<Shared>) {
     }
 }
 
+/// The entry goes, unless it is surely newer. One that goes by mistake costs a call, one that stays by mistake keeps a good document away.
+async fn tell_acceptance(
+    shared: &Shared,
+    key: &Fingerprint,
+    upstream: &UpstreamName,
+    at: Millis,
+) -> Result<bool, StoreError> {
+    let known = shared.look(key, None).await.ok().and_then(|(entry, ..)| entry);
+    let is_newer = known.is_some_and(|entry| entry.recorded_at.since_ms(at) > DOUBT_MS);
+    shared.accept(key, upstream, !is_newer).await
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,10 +224,6 @@ mod tests {
 
     fn verdict(late: &mut Late, n: u64) -> bool {
         late.verdict(samples::candidate(n), Fence(1), Millis(0))
-    }
-
-    fn keys(late: &Late) -> Vec<Fingerprint> {
-        late.waiting.values().map(|learned| learned.key).collect()
     }
 
     #[test]
@@ -218,9 +235,9 @@ mod tests {
         late.forget(&Selector::key(samples::fingerprint(1)));
         late.accepted_now(&samples::fingerprint(2));
         late.accepted(samples::fingerprint(3), samples::upstream("ocr"), Millis(0));
-        assert_eq!(keys(&late), [samples::fingerprint(0), samples::fingerprint(3)]);
+        assert_eq!(late.keys(), [samples::fingerprint(0), samples::fingerprint(3)]);
         late.forget(&Selector::default());
-        assert_eq!(keys(&late), [samples::fingerprint(3)], "an acceptance is not forgotten");
+        assert_eq!(late.keys(), [samples::fingerprint(3)], "an acceptance is not forgotten");
         let number = late.first(Millis(0)).map_or(0, |(number, _)| number);
         assert!(late.told(number) && !late.told(number));
     }
@@ -232,10 +249,10 @@ mod tests {
         let on_its_way = late.first(Millis(0)).map_or(0, |(number, _)| number);
         late.accepted(key, samples::upstream("ocr"), Millis(1));
         assert!(!late.told(on_its_way), "it does not count any more");
-        assert_eq!(keys(&late), [key]);
+        assert_eq!(late.keys(), [key]);
         // and what was being recorded when the document was accepted does not come after that
         assert!(verdict(&mut late, 1) && verdict(&mut late, 2));
-        assert_eq!(keys(&late), [key, samples::fingerprint(2)]);
+        assert_eq!(late.keys(), [key, samples::fingerprint(2)]);
     }
 
     #[test]
@@ -298,7 +315,7 @@ mod tests {
             late.accepted(samples::fingerprint(1000 + n), samples::upstream("ocr"), Millis(0));
         }
         assert!(verdict(&mut late, 2));
-        let kept = keys(&late);
+        let kept = late.keys();
         assert_eq!(kept.len(), MOST_ACCEPTED + 2);
         assert_eq!(kept[..2], [samples::fingerprint(1), samples::fingerprint(1005)]);
     }

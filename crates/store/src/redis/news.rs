@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nevertwice_domain::clock::Millis;
+use nevertwice_domain::entry::Selector;
+use nevertwice_domain::fingerprint::Fingerprint;
 use nevertwice_domain::tenant::UpstreamName;
 use redis::{Pipeline, pipe};
 use tokio::sync::mpsc;
@@ -163,6 +165,10 @@ impl Shared {
         match event {
             Event::Judged(sender, upstream, refused, documents) if !own(sender) => {
                 for document in documents {
+                    if !*refused {
+                        // what waits to be told of it is older
+                        self.late().forget(&Selector::key(Fingerprint::from_bytes(*document)));
+                    }
                     let upstream = upstream.clone();
                     self.desk.hear(News::Judged { upstream, document: *document, refused: *refused });
                 }
@@ -192,4 +198,60 @@ impl Shared {
 
 fn publish(commands: &mut Pipeline, shared: &Shared, event: &Event) {
     commands.cmd("PUBLISH").arg(shared.keys.events()).arg(event.encode()).ignore();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use nevertwice_domain::clock::ManualClock;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::redis::{RedisOptions, RedisStore, Topology};
+    use crate::suite::samples;
+    use crate::{Fence, RefusalStore};
+
+    /// A store that never reaches a server.
+    async fn cut_off() -> RedisStore {
+        let nobody = TcpListener::bind("127.0.0.1:0").await.and_then(|l| l.local_addr());
+        let options = RedisOptions {
+            topology: Topology::One {
+                host: "127.0.0.1".to_owned(),
+                port: nobody.map_or(1, |addr| addr.port()),
+            },
+            tls: false,
+            ca: None,
+            client_cert: None,
+            username: None,
+            password: None,
+            db: 0,
+            prefix: "nt".to_owned(),
+            read: Duration::from_secs(1),
+            write: Duration::from_secs(1),
+            near_bytes: 1 << 20,
+        };
+        RedisStore::start(options, Arc::new(ManualClock::at(Millis(1_000)))).await
+    }
+
+    #[tokio::test]
+    async fn a_verdict_that_waits_is_not_told_when_the_document_was_accepted_elsewhere_meanwhile() {
+        let store = cut_off().await;
+        for n in 1..=3 {
+            assert!(store.record(samples::candidate(n), Fence(1)).await.is_err());
+        }
+        assert!(store.accept(&samples::fingerprint(4), &samples::upstream("ocr")).await.is_err());
+        let judged = |sender, refused, n| {
+            let documents = vec![*samples::fingerprint(n).as_bytes()];
+            Event::Judged(sender, samples::upstream("ocr"), refused, documents)
+        };
+        let own = store.shared.leases.process();
+        let other = own.wrapping_add(1);
+        store.shared.happened(&judged(own, false, 1));
+        store.shared.happened(&judged(other, true, 2));
+        store.shared.happened(&judged(other, false, 3));
+        store.shared.happened(&judged(other, false, 4));
+        let waiting = store.shared.late().keys();
+        assert_eq!(waiting, [1, 2, 4].map(samples::fingerprint), "an acceptance is still to be told");
+    }
 }

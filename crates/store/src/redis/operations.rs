@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nevertwice_domain::clock::Millis;
@@ -67,6 +67,11 @@ pub(super) fn key_of(member: &[u8]) -> Option<Fingerprint> {
     Some(Fingerprint::from_bytes(member.try_into().ok()?))
 }
 
+/// The time that is left.
+pub(super) fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
+}
+
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -76,18 +81,20 @@ impl Shared {
         self.clock.now()
     }
 
-    /// Looks an entry up; with a `token`, takes the lease where there is none.
+    /// Looks an entry up within the time for it; with a `token`, takes the lease where there is none.
     pub(super) async fn look(
         &self,
         key: &Fingerprint,
         token: Option<&Token>,
     ) -> Result<(Option<Arc<Entry>>, Fence, LeaseAnswer), StoreError> {
         self.check_open()?;
-        let found = self.ask(key, token, false).await?;
+        // both questions together have the time that a look-up may take
+        let until = Instant::now() + self.options.read;
+        let found = self.ask(key, token, false, until).await?;
         match (found, token) {
             (Found::Unusable(fence), None) => Ok((None, fence, LeaseAnswer::None)),
             // what nobody can use is no reason for all to go at once
-            (Found::Unusable(fence), Some(_)) => match self.ask(key, token, true).await? {
+            (Found::Unusable(fence), Some(_)) => match self.ask(key, token, true, until).await? {
                 Found::Unusable(_) => Ok((None, fence, LeaseAnswer::None)),
                 Found::Answer(entry, fence, lease) => Ok((entry, fence, lease)),
             },
@@ -101,6 +108,7 @@ impl Shared {
         key: &Fingerprint,
         token: Option<&Token>,
         past_entry: bool,
+        until: Instant,
     ) -> Result<Found, StoreError> {
         let mark = self.near.mark();
         let keys = &self.keys;
@@ -117,7 +125,7 @@ impl Shared {
             .arg(key.as_bytes())
             .arg(u8::from(past_entry))
             .arg(REDUCED_SCHEMA);
-        let answer: Vec<Vec<u8>> = self.link.call(&call, self.options.read).await?;
+        let answer: Vec<Vec<u8>> = self.link.call(&call, left(until)).await?;
         let epoch = answer.get(1).and_then(|epoch| number(epoch)).ok_or_else(|| corrupt("no epoch"))?;
         self.seen.fetch_max(epoch, Ordering::Relaxed);
         let fence = Fence(epoch);
@@ -125,6 +133,10 @@ impl Shared {
         match (answer[0].as_slice(), &answer[2..]) {
             (b"none", _) => none(LeaseAnswer::None),
             (b"lease", _) => none(LeaseAnswer::Held),
+            // the client of a cluster asks again where an answer was lost with its connection
+            (b"elsewhere", [holder, ..]) if token.is_some_and(|token| token.as_bytes() == holder) => {
+                none(LeaseAnswer::Held)
+            }
             (b"elsewhere", [holder, ..]) => {
                 none(LeaseAnswer::Elsewhere(text(holder).unwrap_or_default().to_owned()))
             }
@@ -153,10 +165,12 @@ impl Shared {
         }
     }
 
+    /// Tells the store of an acceptance. `removes` the entry, unless that is newer.
     pub(super) async fn accept(
         &self,
         key: &Fingerprint,
         upstream: &UpstreamName,
+        removes: bool,
     ) -> Result<bool, StoreError> {
         let keys = &self.keys;
         let token = self.leases.let_go(key);
@@ -174,7 +188,8 @@ impl Shared {
             .arg(keys.events())
             .arg(Event::Accepted(upstream.clone()).encode())
             .arg(Event::Gone(*key).encode())
-            .arg(Event::Released(*key, token.clone().unwrap_or_default()).encode());
+            .arg(Event::Released(*key, token.clone().unwrap_or_default()).encode())
+            .arg(u8::from(removes));
         self.near.remove(key);
         self.accepted().insert(upstream.clone());
         // what this process has to know it knows; a caller that does not wait for Redis goes on before it is asked
@@ -330,5 +345,44 @@ impl Shared {
             let _: i64 = self.link.call(&call, budget).await?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nevertwice_domain::clock::ManualClock;
+    use nevertwice_testkit::Redis;
+
+    use super::*;
+    use crate::redis::{RedisOptions, RedisStore, Topology};
+    use crate::suite::samples;
+
+    #[tokio::test]
+    async fn a_look_up_that_a_cluster_s_client_repeats_does_not_wait_for_itself() {
+        let server = Redis::start();
+        let options = RedisOptions {
+            topology: Topology::One { host: server.addr().ip().to_string(), port: server.addr().port() },
+            tls: false,
+            ca: None,
+            client_cert: None,
+            username: None,
+            password: None,
+            db: 0,
+            prefix: "nt".to_owned(),
+            read: STEP,
+            write: STEP,
+            near_bytes: 1 << 20,
+        };
+        let store = RedisStore::start(options, Arc::new(ManualClock::at(Millis(1_000)))).await;
+        let (shared, key) = (&store.shared, samples::fingerprint(1));
+        let (token, other) = (shared.leases.token(), shared.leases.token());
+        for (asks, expected) in [
+            (&token, LeaseAnswer::Held),
+            (&token, LeaseAnswer::Held),
+            (&other, LeaseAnswer::Elsewhere(token.clone())),
+        ] {
+            let looked = shared.look(&key, Some(asks)).await;
+            assert_eq!(looked.ok().map(|(_, _, lease)| lease), Some(expected));
+        }
     }
 }

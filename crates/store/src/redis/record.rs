@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use nevertwice_domain::clock::Millis;
@@ -13,7 +13,7 @@ use nevertwice_domain::strike::StrikeOutcome;
 use redis::{FromRedisValue, Value};
 
 use super::event::{self, Event};
-use super::operations::{STEP, corrupt, key_of, number, tally, text};
+use super::operations::{STEP, corrupt, key_of, left, number, tally, text};
 use super::value::{self, StoredStrike};
 use super::{Shared, is_passing};
 use crate::keeping::{REMNANT_MS, STRIKE_MS, goes_on, is_in_a_row, is_live, is_servable};
@@ -303,11 +303,6 @@ impl Shared {
         self.evictions.fetch_add(evicted as u64, Ordering::Relaxed);
         Ok(())
     }
-}
-
-/// The time that is left.
-fn left(until: Instant) -> Duration {
-    until.saturating_duration_since(Instant::now())
 }
 
 /// The rules of every store, on what was read. `Err` = nothing is to be written.

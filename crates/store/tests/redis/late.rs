@@ -1,8 +1,11 @@
 //! What was learned while the server could not be told.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use nevertwice_domain::clock::{ManualClock, Millis};
 use nevertwice_domain::entry::{Candidate, Selector};
+use nevertwice_store::redis::RedisStore;
 use nevertwice_store::suite::samples;
 use nevertwice_store::{RefusalStore, StoreErrorKind};
 use nevertwice_testkit::{Chaos, Fault, Redis};
@@ -86,4 +89,28 @@ async fn verdicts_of_an_outage_do_not_survive_a_loss_of_all_data() {
     until("it works again", LONG, async || recall(&store, 0).await.is_ok()).await;
     must_record(&store, 2).await;
     assert!(!knows(&store, 1).await, "whether it was forgotten since nobody knows");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_an_acceptance_of_an_outage_does_not_take_away_what_was_recorded_long_after_it() {
+    let server = Redis::start();
+    let chaos = Chaos::start(server.addr()).await;
+    let clock = Arc::new(ManualClock::at(Millis(1_700_000_000_000)));
+    let cut_off = RedisStore::start(hasty(chaos.addr()), Arc::<ManualClock>::clone(&clock)).await;
+    let other = RedisStore::start(options(server.addr(), PREFIX), Arc::<ManualClock>::clone(&clock)).await;
+    let ocr = samples::upstream("ocr");
+    chaos.set(Fault::Reset);
+    until("the connection is lost", LONG, async || recall(&cut_off, 0).await.is_err()).await;
+    // told in this order
+    for n in [1, 2] {
+        assert!(cut_off.accept(&samples::fingerprint(n), &ocr).await.is_err());
+    }
+    clock.advance_ms(59_000);
+    must_record(&other, 2).await;
+    clock.advance_ms(2_000);
+    must_record(&other, 1).await;
+    chaos.set(Fault::None);
+    let within = Duration::from_secs(10);
+    until("what may be older is gone", within, async || !knows(&other, 2).await).await;
+    assert!(knows(&other, 1).await, "the upstream has changed its mind since");
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nevertwice_domain::clock::{ManualClock, Millis};
 use nevertwice_store::redis::{HeldLease, RedisOptions, RedisStore, RemoteAttempt, RemoteLanding};
 use nevertwice_store::suite::samples;
-use nevertwice_store::{Lease, RefusalStore};
+use nevertwice_store::{Lease, RefusalStore, StoreErrorKind};
 use nevertwice_testkit::{Chaos, Fault, Redis};
 use tokio::task::JoinSet;
 
@@ -260,4 +260,19 @@ async fn an_entry_that_nobody_can_use_does_not_send_all_of_them_up() {
         assert_eq!(elsewhere.landed().await, RemoteLanding::LookAgain);
         assert!(knows(&b, n).await);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_up_that_asks_twice_has_the_time_of_one() {
+    let server = Redis::start();
+    let chaos = Chaos::start(server.addr()).await;
+    let read = Duration::from_millis(190);
+    let store = start(RedisOptions { read, ..options(chaos.addr(), PREFIX) }).await;
+    must_record(&store, 1).await;
+    server.ask(&["HSET", &format!("{{{PREFIX}}}:e:{}", samples::fingerprint(1)), "b", "another body"]);
+    let key = samples::fingerprint(1);
+    assert!(store.look(&key).await.is_ok(), "in time it finds that there is nothing");
+    // each answer alone is in time
+    chaos.set(Fault::Late(Duration::from_millis(100)));
+    assert_eq!(kind_of(store.look(&key).await), Some(StoreErrorKind::Io));
 }

@@ -1,9 +1,9 @@
--- The upstream accepted the document: its entry and its strikes go, its lease too, and all who wait go up.
+-- The upstream accepted the document: its entry and its strikes go, unless they are newer, its lease too, and all who wait go up.
 -- KEYS: entry, strike, lease, index, expiry, strikes, accepted, waited.
--- ARGV: fingerprint, token, upstream, channel, messages: upstream accepted, entry gone, all go up.
+-- ARGV: fingerprint, token, upstream, channel, messages: upstream accepted, entry gone, all go up; '1' where the entry goes.
 local x = redis.pcall('HGET', KEYS[1], 'x')
 if type(x) == 'table' then x = false end
-if redis.call('DEL', KEYS[1], KEYS[2]) > 0 then
+if ARGV[8] == '1' and redis.call('DEL', KEYS[1], KEYS[2]) > 0 then
   redis.call('ZREM', KEYS[4], ARGV[1])
   redis.call('ZREM', KEYS[5], ARGV[1])
   redis.call('ZREM', KEYS[6], ARGV[1])
