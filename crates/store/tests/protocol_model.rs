@@ -13,8 +13,8 @@
 //! | `Commit` | `commit.lua` | `Shared::commit` |
 //! | `Learn` | | `Near::put`; then the caller has the refusal |
 //! | `Land` | `release.lua` | `HeldLease::land_without_verdict`, and its drop |
-//! | `Accept` | `accept.lua` | `Shared::accept` |
-//! | `Hear`, `Miss` | | `hear` in `tending.rs`, `Leases::tell`, `Near::remove`, `Near::forget` |
+//! | `Accept` | `accept.lua` | `Shared::accept`, `Shared::tell_judgements` |
+//! | `Hear`, `Miss` | | `hear` in `tending.rs`, `Leases::tell`, `Near::remove`, `Near::forget`; of an acceptance, `Flights::accepted` in the gateway |
 //! | `Cut`, `Join` | | `tend` in `tending.rs`: the connection is lost, and made anew |
 //! | `Crash`, `Lapse`, `Expire`, `Wipe` | | a process dies; `leases::LIFE` is over; an entry's life is over; all data are lost |
 //! | `ForgetKey` | `forget_key.lua` | `Shared::forget_key` |

@@ -94,6 +94,10 @@ impl Act<'_> {
                     any || process.request.as_ref().is_some_and(waits)
                 }
                 Message::Gone(key) => near[usize::from(key)].is_some() || knows.is_some_and(|r| r.key == key),
+                Message::Accepted(key) => {
+                    let sent = |r: &Request| matches!(r.phase, Phase::Sent | Phase::Refused);
+                    process.request.as_ref().is_some_and(|r| r.key == key && !r.barred && sent(r))
+                }
                 Message::Forgotten => near.iter().any(Option::is_some) || knows.is_some(),
             };
             if process.connected && matters {
@@ -139,6 +143,7 @@ impl Act<'_> {
             fence: 0,
             phase: Phase::Sent,
             leased: false,
+            barred: false,
             age: Age::Fresh,
             lapsed: false,
             free: false,
@@ -209,7 +214,8 @@ impl Act<'_> {
     fn answer(&mut self, at: usize, mut request: Request, outcome: Outcome) {
         request.phase = match outcome {
             Outcome::Refused => {
-                self.world.processes[at].accepted[usize::from(request.key)] = false;
+                // an acceptance that was heard since it was sent is the newer of the two
+                self.world.processes[at].accepted[usize::from(request.key)] &= request.barred;
                 Phase::Refused
             }
             Outcome::Accepted => Phase::Accepted,
@@ -225,8 +231,8 @@ impl Act<'_> {
         let key = usize::from(request.key);
         let fence = request.fence;
         let known = store.epoch.is_some_and(|epoch| fence > 0 && fence <= epoch);
-        let barred = !known || fence < store.floor || fence < store.keyed[key] || fence < store.wide;
-        request.phase = if barred && !self.flawed(Flaw::NoFence) {
+        let forgotten = !known || fence < store.floor || fence < store.keyed[key] || fence < store.wide;
+        request.phase = if request.barred || forgotten && !self.flawed(Flaw::NoFence) {
             Phase::Landing { tells: true }
         } else if let Some(kept) = store.entry[key] {
             let lands = request.leased;
@@ -301,6 +307,7 @@ impl Act<'_> {
             self.world.store.lease[key] = None;
             self.publish(Message::Released(request.key, request.token));
         }
+        self.publish(Message::Accepted(request.key));
         for other in self.world.requests_of(key) {
             other.overtaken |= other.is_under_way();
         }
@@ -319,6 +326,16 @@ impl Act<'_> {
                     && (any || *on == token)
                 {
                     *told = Some(token);
+                }
+                return;
+            }
+            Message::Accepted(key) => {
+                if let Some(request @ Request { phase: Phase::Sent | Phase::Refused, .. }) =
+                    &mut process.request
+                    && request.key == key
+                {
+                    request.barred = true;
+                    process.accepted[usize::from(key)] = true;
                 }
                 return;
             }

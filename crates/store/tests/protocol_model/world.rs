@@ -82,6 +82,8 @@ pub(super) enum Message {
     Gone(u8),
     /// All keys are forgotten.
     Forgotten,
+    /// A document was accepted.
+    Accepted(u8),
 }
 
 /// A near copy.
@@ -131,6 +133,8 @@ pub(super) struct Request {
     pub(super) phase: Phase,
     /// It took the lease.
     pub(super) leased: bool,
+    /// It was heard since it was sent that another process's attempt was accepted.
+    pub(super) barred: bool,
     /// When its attempt began. This and the rest is history that the protocol does not know.
     pub(super) age: Age,
     /// The lease that it took has ended by itself, or with all data.
@@ -288,7 +292,18 @@ impl World {
                 phase => phase,
             });
             let rest = process.request.map(|r| {
-                (r.key, r.fence, r.leased, r.age, r.lapsed, r.free, r.blind, r.after_ack, r.overtaken)
+                (
+                    r.key,
+                    r.fence,
+                    r.leased,
+                    r.barred,
+                    r.age,
+                    r.lapsed,
+                    r.free,
+                    r.blind,
+                    r.after_ack,
+                    r.overtaken,
+                )
             });
             let messages: Vec<Message> = process
                 .inbox
