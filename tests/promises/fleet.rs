@@ -494,3 +494,34 @@ async fn one_whose_time_is_up_releases_nobody_else() {
     leader.await.unwrap();
     assert_eq!(upstream.calls(), 2);
 }
+
+#[tokio::test]
+async fn a_refusal_is_not_remembered_that_was_sent_before_another_replica_was_heard_to_be_accepted() {
+    let (upstream, redis) = (Upstream::start().await, Redis::start());
+    let a = replica(&upstream, &redis.url(), &[("UPSTREAM", "negative_cache:\n  single_flight_wait_ms: 0")])
+        .await;
+    let b = replica(&upstream, &redis.url(), &[]).await;
+    let slow = Gate::new();
+    let first = r400().wait_for(&slow);
+    upstream.by(move |_, n| match n {
+        1 => first.clone(),
+        2 => Reply::status(200).body("fine"),
+        _ => r400(),
+    });
+    let document = random_document(1, 512);
+    let early = send(&b, &document);
+    slow.wait_waiting(1).await;
+    assert_eq!(post(&a, &document).await.text(), "fine");
+    until(Duration::from_secs(5), "b hears of it", async || {
+        let (_, upstreams) = b.admin_get("/admin/v1/upstreams").await;
+        upstreams["items"][0]["guard"]["judged"] == 1
+    })
+    .await;
+    slow.open();
+    assert!(!early.await.unwrap().is_hit());
+    // what was sent after that is a verdict as any other
+    assert!(!post(&a, &document).await.is_hit());
+    assert_eq!(upstream.calls(), 3);
+    assert!(post(&b, &document).await.is_hit());
+    assert_eq!(upstream.calls(), 3);
+}

@@ -1,5 +1,5 @@
 //! What other processes that share the store tell: their judgements count for the mass-refusal guard like one's own, and a guard
-//! that is on, or off again, is so everywhere.
+//! that is on, or off again, is so everywhere. What another one has seen accepted is not recorded as refused by an older attempt here.
 
 use std::sync::Arc;
 
@@ -33,11 +33,11 @@ fn take(gateway: &Shared, news: &News) {
     let now = gateway.clock.now();
     match news {
         News::Judged { document, refused, .. } => {
-            guard.mass_refusal.hold().judged_elsewhere(&guard.rules.guard, *document, *refused, now);
             // of an acceptance it is the fingerprint that is told
             if let (false, Some(memory)) = (*refused, &gateway.memory) {
                 memory.accepted_elsewhere(Fingerprint::from_bytes(*document));
             }
+            guard.mass_refusal.hold().judged_elsewhere(&guard.rules.guard, *document, *refused, now);
         }
         News::Tripped { since, .. } => {
             if guard.rules.guard.enabled && guard.trip(*since, now) {
