@@ -496,7 +496,7 @@ async fn one_whose_time_is_up_releases_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_not_remembered_that_was_sent_before_another_replica_was_heard_to_be_accepted() {
+async fn a_refusal_is_not_remembered_when_another_replica_has_seen_the_document_accepted_since() {
     let (upstream, redis) = (Upstream::start().await, Redis::start());
     let a = replica(&upstream, &redis.url(), &[("UPSTREAM", "negative_cache:\n  single_flight_wait_ms: 0")])
         .await;

@@ -225,7 +225,8 @@ impl Shared {
 }
 
 /// A look-up that asks for a lease. The server may have granted it to a look-up that was given up, or whose answer came too late:
-/// then nobody holds it, and it is given up too.
+/// then nobody holds it, and it is given up too. That comes after the look-up on the same connection; the client of a cluster drops what
+/// nobody waits for any more in place of repeating it.
 struct Asking<'a> {
     shared: &'a Arc<Shared>,
     key: Fingerprint,
