@@ -6,6 +6,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+mod monitor;
+
+pub use monitor::Monitor;
+
 /// How long a server may take to start.
 const START: Duration = Duration::from_secs(20);
 
