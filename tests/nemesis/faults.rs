@@ -29,6 +29,11 @@ enum Act {
     StepGateway(usize, i64),
     StepNode(usize, i64),
     Failover,
+    /// The memory's slot goes to another node of the cluster, some of its keys at once and the others in the end.
+    MoveSlot {
+        from: usize,
+        to: usize,
+    },
 }
 
 impl Act {
@@ -36,7 +41,7 @@ impl Act {
     fn target(self) -> (u8, usize) {
         match self {
             Self::KillGateway(n) | Self::PauseGateway(n) => (0, n),
-            Self::PauseNode(_) | Self::KillNode { .. } | Self::Failover => (1, 0),
+            Self::PauseNode(_) | Self::KillNode { .. } | Self::Failover | Self::MoveSlot { .. } => (1, 0),
             Self::Network(..) => (2, 0),
             Self::FlushAll => (3, 0),
             Self::Full => (4, 0),
@@ -74,6 +79,10 @@ fn draw(fleet: &Fleet, primary: usize, rng: &mut fastrand::Rng) -> Act {
         18 => Act::StepGateway(gateway, [-200, -30, -2, 2, 30, 200, 200_000][rng.usize(0..7)]),
         19 => Act::StepNode(node, [-20, -3, 3, 20][rng.usize(0..4)]),
         _ if fleet.topology == Topology::Sentinel => Act::Failover,
+        _ if fleet.topology == Topology::Cluster => {
+            let to = (primary + rng.usize(1..fleet.nodes.len())) % fleet.nodes.len();
+            Act::MoveSlot { from: primary, to }
+        }
         _ => Act::PauseGateway(gateway),
     }
 }
@@ -155,12 +164,16 @@ async fn phase(
     acts.sort_by_key(|act| act.target().0 == 1);
     let mut begun = Vec::new();
     for act in acts {
-        begun.push(begin(fleet, &history, act, primary).await);
+        begun.push(begin(fleet, &history, act).await);
         tokio::time::sleep(Duration::from_millis(rng.u64(0..300))).await;
     }
     tokio::time::sleep(Duration::from_millis(length)).await;
     rng.shuffle(&mut begun);
-    begun.sort_by_key(|begun| begun.act.target().0 != 1);
+    begun.sort_by_key(|begun| match begun.act {
+        // a node that is full takes no keys
+        Act::MoveSlot { .. } => 2,
+        act => u8::from(act.target().0 != 1),
+    });
     for begun in begun {
         heal(fleet, &history, begun).await;
         tokio::time::sleep(Duration::from_millis(rng.u64(0..200))).await;
@@ -183,7 +196,7 @@ async fn phase(
     Err(format!("the store fails the healed fleet, {PROBES} times in a row"))
 }
 
-async fn begin(fleet: &mut Fleet, history: &Recorder, act: Act, primary: usize) -> Begun {
+async fn begin(fleet: &mut Fleet, history: &Recorder, act: Act) -> Begun {
     let mut from = history.now();
     match act {
         Act::KillGateway(n) => from = fleet.kill_gateway(n, history).await,
@@ -195,13 +208,16 @@ async fn begin(fleet: &mut Fleet, history: &Recorder, act: Act, primary: usize) 
             None => fleet.proxies.iter().for_each(|proxy| proxy.set(fault)),
         },
         Act::FlushAll => {
-            // one that cannot be reached loses nothing
-            let _ = fleet.nodes[primary].try_ask(&["flushall"]);
+            // while its slot moves, another node has some of it; one that cannot be reached, or is a replica, loses nothing
+            for node in &fleet.nodes {
+                let _ = node.try_ask(&["flushall"]);
+            }
         }
         Act::Full => limit(fleet, "1"),
         Act::StepGateway(n, seconds) => fleet.gateway_clocks[n].step(seconds),
         Act::StepNode(n, seconds) => fleet.node_clocks[n].step(seconds),
         Act::Failover => fleet.ask_for_failover(),
+        Act::MoveSlot { from, to } => fleet.begin_to_move_the_slot(from, to),
     }
     if let Act::FlushAll = act {
         history.trouble(What::Lost { since: 0 }, from, history.now());
@@ -256,6 +272,10 @@ async fn heal(fleet: &mut Fleet, history: &Recorder, Begun { act, from }: Begun)
         Act::StepNode(n, seconds) => {
             fleet.node_clocks[n].step(0);
             over(What::StoreClock(seconds));
+        }
+        Act::MoveSlot { from, to } => {
+            fleet.move_the_slot(from, to).await;
+            over(What::Unreachable(None));
         }
         Act::FlushAll | Act::Failover => {}
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nevertwice_testkit::{Chaos, Client, Fault, Gateway, Redis, Reply, Request, Setup, Upstream};
+use nevertwice_testkit::{Chaos, Client, Fault, Gateway, Redis, Reply, Request, Setup, SlotMove, Upstream};
 use serde_json::Value;
 use tokio::sync::Mutex;
 
@@ -20,6 +20,10 @@ pub const WRITE_MS: u64 = 500;
 pub const WAIT_MS: u64 = 7000;
 pub const JUDGE_MS: u64 = 2000;
 const PRIMARY: &str = "memory";
+/// What is in the slot of all that the memory has.
+const MEMORY: &str = "{nevertwice}:schema";
+/// So many keys move at once.
+const AT_ONCE: usize = 20;
 /// How long a primary may be silent before sentinels or a cluster take it for dead.
 const DOWN_AFTER_MS: u32 = 1000;
 
@@ -134,7 +138,7 @@ impl Fleet {
     pub fn primary(&self) -> usize {
         let has_it = |node: &Redis| {
             node.try_ask(&["role"]).is_ok_and(|role| role.starts_with("master"))
-                && node.try_ask(&["get", "{nevertwice}:schema"]).is_ok_and(|layout| layout == "1")
+                && node.try_ask(&["get", MEMORY]).is_ok_and(|layout| layout == "1")
         };
         self.nodes.iter().position(has_it).unwrap_or(0)
     }
@@ -152,6 +156,24 @@ impl Fleet {
     pub fn ask_for_failover(&self) {
         // refused when there is one under way, or was one a moment ago
         let _ = self.sentinels[0].try_ask(&["sentinel", "failover", PRIMARY]);
+    }
+
+    /// Half of the memory's keys go to another node of the cluster.
+    pub fn begin_to_move_the_slot(&self, from: usize, to: usize) {
+        let moving = SlotMove::new(&self.nodes, MEMORY, from, to);
+        moving.begin(&self.nodes);
+        let half = moving.left(&self.nodes).unwrap_or(0) / 2;
+        for _ in 0..half.div_ceil(AT_ONCE) {
+            // a node that is full takes none
+            let _ = moving.step(&self.nodes, AT_ONCE);
+        }
+    }
+
+    /// And now the others.
+    pub async fn move_the_slot(&self, from: usize, to: usize) {
+        let moving = SlotMove::new(&self.nodes, MEMORY, from, to);
+        until("all keys have moved", || moving.step(&self.nodes, AT_ONCE) == Ok(false)).await;
+        moving.finish(&self.nodes);
     }
 
     /// Until when the other node has all that was written; 0 when it lags behind.

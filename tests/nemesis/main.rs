@@ -1,15 +1,15 @@
 //! The nemesis test: a fleet is tormented while clients use it, and a checker reads what happened.
 //!
 //! Three real replicas share a real store: one server, a primary with sentinels, a cluster. A seeded schedule kills and stops
-//! processes, breaks connections, forces failovers, flushes, fills and restarts the store and steps clocks, one to three things at
-//! a time, heals them, waits until the fleet says that it is well, and probes it. Meanwhile clients send documents of several kinds
-//! to any replica, leave early now and then, and have documents forgotten. Everything is written down on one clock
-//! ([`history`]), and [`checker`] says whether the promises held: an attempt, a replay or a delay that they forbid needs an excuse
-//! that the store or the gateway itself admits. Excuses are counted.
+//! processes, breaks connections, forces failovers, moves the memory's slot from node to node of the cluster, flushes, fills and
+//! restarts the store and steps clocks, one to three things at a time, heals them, waits until the fleet says that it is well, and
+//! probes it. Meanwhile clients send documents of several kinds to any replica, leave early now and then, and have documents
+//! forgotten. Everything is written down on one clock ([`history`]), and [`checker`] says whether the promises held: an attempt, a
+//! replay or a delay that they forbid needs an excuse that the store or the gateway itself admits. Excuses are counted.
 //!
-//! Not here: slots that move, TLS, eviction, the mass-refusal guard (off), confirmations, ladders, expiry but by a stepped clock, and
-//! documents that are refused after they were accepted. With sentinels and in a cluster a proxy stands before each node, so only
-//! with one server is a replica cut off alone.
+//! Not here: a slot that moves while a node of the cluster is away, TLS, eviction, the mass-refusal guard (off), confirmations,
+//! ladders, expiry but by a stepped clock, and documents that are refused after they were accepted. With sentinels and in a cluster a
+//! proxy stands before each node, so only with one server is a replica cut off alone.
 //!
 //! `NEMESIS_SEED` and `NEMESIS_SECONDS` choose another run: see CONTRIBUTING.md.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test")]

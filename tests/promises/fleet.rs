@@ -14,6 +14,22 @@ use crate::bench::settle;
 
 const CLASSIFY: &str = "/doc-classifier/classify";
 
+/// Scripts of the store: what every one has in front, and its own text.
+pub const LOOK: [&str; 2] = [EPOCH, include_str!("../../crates/store/src/redis/scripts/look.lua")];
+pub const RELEASE: [&str; 2] = [EPOCH, include_str!("../../crates/store/src/redis/scripts/release.lua")];
+const RENEW: [&str; 2] = [EPOCH, include_str!("../../crates/store/src/redis/scripts/renew.lua")];
+const EPOCH: &str = include_str!("../../crates/store/src/redis/scripts/epoch.lua");
+
+/// By what a script is called.
+pub fn script(redis: &Redis, text: [&str; 2]) -> String {
+    redis.ask(&["script", "load", &text.concat()])
+}
+
+/// Whether a line of the monitor is a call of this script.
+pub fn runs(line: &str, digest: &str) -> bool {
+    line.contains(&format!("] \"EVALSHA\" \"{digest}\""))
+}
+
 /// A gateway of the fleet.
 pub async fn replica(upstream: &Upstream, redis_url: &str, slots: &[(&str, &str)]) -> Gateway {
     let embedded = "embedded:\n    path: \"@DIR@/data\"";
@@ -255,26 +271,34 @@ async fn a_guarded_miss_is_one_round_trip_and_a_near_hit_none() {
     let (upstream, redis) = (Upstream::start().await, Redis::start());
     upstream.always(Reply::status(404));
     let [gateway] = fleet(&upstream, &redis, &[]).await;
-    post(&gateway, &random_document(0, 256)).await;
-    let calls = || redis.calls("evalsha");
-    let before = calls();
+    let (monitor, look, release) = (redis.monitor(), script(&redis, LOOK), script(&redis, RELEASE));
+    let ran = |digest: &str| monitor.lines(&redis).iter().filter(|line| runs(line, digest)).count();
     for n in 1..=50 {
         post(&gateway, &random_document(n, 256)).await;
     }
-    // one on the way up, one off the way when the lease is given up; and what tends the connection, now and then
-    let made = calls() - before;
-    assert!((100..130).contains(&made), "{made}");
+    assert_eq!(ran(&look), 50, "a look-up for each");
+    // off the way, when the lease is given up
+    until(Duration::from_secs(10), "all leases are given up", async || ran(&release) == 50).await;
+    // what else is asked about entries and leases is that leases are prolonged, by the clock
+    let renew = script(&redis, RENEW);
+    for line in monitor.lines(&redis).iter().filter(|line| !line.contains(" lua] ")) {
+        let of_a_request = line.contains("}:l:") || line.contains("}:e:");
+        assert!(!of_a_request || [&look, &release, &renew].iter().any(|digest| runs(line, digest)), "{line}");
+    }
+    assert_eq!((ran(&look), ran(&release)), (50, 50));
 
     upstream.always(r400());
     let document = random_document(100, 256);
     post(&gateway, &document).await;
-    let (before, began) = (calls(), Instant::now());
-    let mut hits = 0;
+    let (calls, before, began) = (|| redis.calls("evalsha"), redis.calls("evalsha"), Instant::now());
+    let (looked, mut hits) = (ran(&look), 0);
     while began.elapsed() < Duration::from_secs(2) {
         assert!(post(&gateway, &document).await.is_hit());
         hits += 1;
     }
     let made = calls() - before;
+    // none for them; the replays are told together, now and then
+    assert_eq!(ran(&look), looked);
     assert!(hits > 50 && made < 15, "{made} for {hits} hits");
     let (_, shown) = gateway.admin_get("/admin/v1/refusals").await;
     assert_eq!(shown["items"][0]["replays"], hits);

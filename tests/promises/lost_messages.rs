@@ -11,10 +11,13 @@ use serde_json::{Value, json};
 
 use crate::bench::settle;
 use crate::caller::until;
-use crate::fleet::{post, replica, send};
+use crate::fleet::{LOOK, RELEASE, post, replica, runs, script, send};
 
 /// How old a near copy may be.
 const FRESH: Duration = Duration::from_secs(5);
+
+/// How often it is tried who waits is told.
+const ROUNDS: usize = 9;
 
 /// How the message gets lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,4 +202,49 @@ async fn slow_an_attempt_from_before_a_forget_that_was_not_heard_records_nothing
         settle(a, 1).await;
         settle(b, 2).await;
     }
+}
+
+/// How often, of so many times, a replica that waited for another's attempt went on without another look once that had ended without
+/// a verdict.
+async fn told(world: &World, deaf: bool) -> usize {
+    let World { upstream, redis, chaos, a, b } = world;
+    let (look, release) = (script(redis, LOOK), script(redis, RELEASE));
+    let mut told = 0;
+    for n in 0..ROUNDS {
+        let document = random_document((2 * n + usize::from(deaf)) as u64, 512);
+        let (gate, calls) = (Gate::new(), upstream.calls());
+        let first = Reply::status(503).wait_for(&gate);
+        upstream.by(move |_, call| if call == 1 { first.clone() } else { Reply::status(200) });
+        let monitor = redis.monitor();
+        let looks = || monitor.lines(redis).iter().filter(|line| runs(line, &look)).count();
+        let leader = send(a, &document);
+        gate.wait_waiting(1).await;
+        if deaf {
+            world.lose(Loss::Message);
+        }
+        let waiting = send(b, &document);
+        until("the other one has looked", Duration::from_secs(10), async || (looks() >= 2).then_some(()))
+            .await;
+        assert_eq!(upstream.calls(), calls + 1);
+        gate.open();
+        assert_eq!((leader.await.unwrap().status, waiting.await.unwrap().status), (503, 200));
+        assert_eq!(upstream.calls(), calls + 2);
+        let lines = monitor.lines(redis);
+        let released = lines.iter().position(|line| runs(line, &release)).unwrap();
+        told += usize::from(!lines[released..].iter().any(|line| runs(line, &look)));
+        if deaf {
+            chaos.set(Fault::None);
+            comes_back(b).await;
+        }
+    }
+    told
+}
+
+/// No clock says whether it was the message: without it, the one that waits has to look before it may go, and with it there is nothing
+/// to look for. In a round now and then it may happen to look in the very moment in which it is told.
+#[tokio::test]
+async fn who_waits_on_another_replica_is_told_and_does_not_have_to_look() {
+    let world = World::start().await;
+    assert!(told(&world, false).await > ROUNDS / 2);
+    assert!(told(&world, true).await <= ROUNDS / 2);
 }

@@ -21,6 +21,6 @@ pub use chaos::{Chaos, Fault};
 pub use client::{Answer, Arrived, Client, Failure, Part, Post, Request, get, multipart};
 pub use documents::{DOC, DOC2, LargeDocuments, r400, random_document, sha256_hex};
 pub use gateway::{Gateway, Setup};
-pub use redis::{Redis, TlsFiles};
+pub use redis::{Monitor, Redis, SlotMove, TlsFiles};
 pub use upstream::{Gate, Reply, Seen, Step, Upstream};
 pub use wire::Headers;

@@ -6,6 +6,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+mod monitor;
+mod slots;
+
+pub use monitor::Monitor;
+pub use slots::SlotMove;
+
 /// How long a server may take to start.
 const START: Duration = Duration::from_secs(20);
 

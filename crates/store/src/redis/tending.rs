@@ -36,7 +36,7 @@ pub(super) const LAYOUT: &str = "1";
 /// Runs until the store is closed. Says when the first attempt to connect has ended, well or not.
 pub(super) async fn tend(shared: Arc<Shared>, first: oneshot::Sender<()>) {
     let mut first = Some(first);
-    let mut pause = PAUSE;
+    let mut in_a_row = 0_u32;
     for attempt in 0.. {
         let begun = tokio::select! {
             begun = begin(&shared, attempt) => begun,
@@ -69,17 +69,24 @@ pub(super) async fn tend(shared: Arc<Shared>, first: oneshot::Sender<()>) {
         }
         // one that is lost as soon as it is made is not made all the time
         if began.elapsed() > LONGEST_PAUSE {
-            pause = PAUSE;
+            in_a_row = 0;
         }
-        // replicas that lost the same server do not all come back in the same instant
-        let jitter = pause
-            .mul_f64(0.5 + f64::from(u16::try_from(shared.leases.jitter() & 0xfff).unwrap_or(0)) / 8192.0);
         tokio::select! {
-            () = tokio::time::sleep(jitter) => {}
+            () = tokio::time::sleep(pause(in_a_row, shared.leases.jitter())) => {}
             () = shared.closing.cancelled() => return,
         }
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        in_a_row = in_a_row.saturating_add(1);
     }
+}
+
+/// How long to wait with the next attempt to connect, after so many in a row that came to nothing: twice as long each time, up to a
+/// bound. By `chance` it is any time from a half of that to all of it: replicas that lost the same server do not all come back in the
+/// same instant.
+fn pause(in_a_row: u32, chance: u64) -> Duration {
+    let most = PAUSE.saturating_mul(2_u32.saturating_pow(in_a_row)).min(LONGEST_PAUSE);
+    let half = most / 2;
+    let [low, high, ..] = chance.to_le_bytes();
+    most - half + half * u32::from(u16::from_le_bytes([low, high])) / u32::from(u16::MAX)
 }
 
 /// A connection that is ready to be used.
@@ -285,5 +292,44 @@ async fn prolong(shared: &Shared) {
         }
         // the next one is soon
         let _: Result<i64, _> = shared.link.call(&call, shared.options.write).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_a_bound_and_are_spread_over_half_of_it() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut before = Duration::ZERO;
+        for in_a_row in (0..100).chain([u32::MAX]) {
+            let [least, most] = [0, u64::MAX].map(|chance| pause(in_a_row, chance));
+            assert!(!least.is_zero() && most <= LONGEST_PAUSE, "{in_a_row}: {least:?} to {most:?}");
+            assert!(most - least >= most / 2, "{in_a_row}: {least:?} to {most:?}");
+            assert!(most == LONGEST_PAUSE || most >= before * 2, "{in_a_row}: {most:?} after {before:?}");
+            before = most;
+            // any part of that is drawn as often as any other
+            let mut drawn = [0; 4];
+            for _ in 0..1000 {
+                let drawn_one = pause(in_a_row, rng.u64(..));
+                assert!((least..=most).contains(&drawn_one));
+                let part = (drawn_one - least).as_nanos() * 4 / ((most - least).as_nanos() + 1);
+                drawn[usize::try_from(part).unwrap_or(0)] += 1;
+            }
+            assert!(drawn.iter().all(|times| (150..350).contains(times)), "{in_a_row}: {drawn:?}");
+        }
+        assert_eq!(before, LONGEST_PAUSE);
+    }
+
+    #[test]
+    fn the_chance_of_a_pause_differs_from_call_to_call_and_among_processes() {
+        let (a, b) = (leases::Leases::new(), leases::Leases::new());
+        let pauses = |leases: &leases::Leases| (0..50).map(|_| pause(5, leases.jitter())).collect::<Vec<_>>();
+        let (a, b) = (pauses(&a), pauses(&b));
+        assert_ne!(a, b);
+        for drawn in [a, b] {
+            assert!(drawn.iter().any(|pause| *pause != drawn[0]));
+        }
     }
 }

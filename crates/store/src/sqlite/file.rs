@@ -52,7 +52,7 @@ pub(crate) struct Format {
 /// A file that may be ours: its header and its log are, and nobody else has it.
 pub(crate) struct Found {
     pub(crate) place: Place,
-    pub(crate) lock: File,
+    pub(crate) lock: Lock,
     pub(crate) connection: Connection,
 }
 
@@ -93,13 +93,23 @@ fn make_directory(directory: &Path) -> Result<(), StoreError> {
     }
 }
 
-fn take_lock(directory: &Path, format: &Format) -> Result<File, StoreError> {
+/// What keeps other processes out, until it is dropped.
+pub(crate) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing it is not enough: a child that is just being started has the file open too, until it becomes its own program.
+        let _ = self.0.unlock();
+    }
+}
+
+fn take_lock(directory: &Path, format: &Format) -> Result<Lock, StoreError> {
     let path = directory.join(format.lock);
     let failed = |e: std::io::Error| StoreErrorKind::Io.error(format!("cannot lock {}: {e}", path.display()));
     let lock = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let lock = lock.map_err(failed)?;
     match lock.try_lock() {
-        Ok(()) => Ok(lock),
+        Ok(()) => Ok(Lock(lock)),
         Err(TryLockError::WouldBlock) => Err(StoreErrorKind::InUse.error(format!(
             "another process uses the store directory {}: stop it, or give this one a directory of its own",
             directory.display()
@@ -359,4 +369,23 @@ fn connect(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "trusted_schema", false)?;
     connection.pragma_update(None, "temp_store", "memory")?;
     Ok(connection)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::schema::FORMAT;
+
+    #[test]
+    fn a_lock_ends_with_its_holder_whoever_has_the_file_open() -> Result<(), Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        let lock = take_lock(directory.path(), &FORMAT)?;
+        // as a child has it that was forked a moment ago
+        let inherited = lock.0.try_clone()?;
+        assert!(take_lock(directory.path(), &FORMAT).is_err());
+        drop(lock);
+        take_lock(directory.path(), &FORMAT)?;
+        drop(inherited);
+        Ok(())
+    }
 }

@@ -1,7 +1,6 @@
 //! Opening the store: find the file or make it, and trust nothing in it that was not verified.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::path::Path;
 
 use nevertwice_domain::fingerprint::Fingerprint;
@@ -9,7 +8,7 @@ use nevertwice_domain::tenant::UpstreamName;
 use rusqlite::{Connection, OpenFlags};
 
 use super::SqliteOptions;
-use super::file::{self, Found, Place, Refused};
+use super::file::{self, Found, Lock, Place, Refused};
 use super::index::Row;
 use super::row::Malformed;
 use super::schema::{
@@ -20,7 +19,7 @@ use crate::StoreError;
 
 /// A store that was found good.
 pub(super) struct Opened {
-    pub(super) lock: File,
+    pub(super) lock: Lock,
     pub(super) writer: Connection,
     pub(super) reader: Connection,
     pub(super) rows: Vec<Row>,
@@ -36,7 +35,7 @@ pub(super) fn open(directory: &Path, options: &SqliteOptions) -> Result<Opened, 
 }
 
 /// Verifies everything and reads what memory needs to know.
-fn verify(place: &Place, writer: Connection, lock: File, options: &SqliteOptions) -> Result<Opened, Refused> {
+fn verify(place: &Place, writer: Connection, lock: Lock, options: &SqliteOptions) -> Result<Opened, Refused> {
     place.check_tables(&writer)?;
     place.check_pages(&writer, "quick_check(1)")?;
     let contents = read_all(&writer)?;

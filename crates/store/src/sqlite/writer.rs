@@ -1,7 +1,6 @@
 //! The one thread that writes. It takes what has come together in the queue, does it in one transaction, and answers when
 //! the commit is on disk: many records share one flush of the disk, and a record that was answered is never lost.
 
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -16,6 +15,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use tokio::sync::oneshot;
 
 use super::failure;
+use super::file::Lock;
 use super::index::{Change, Index};
 use super::operations::Operations;
 use super::reader::Reader;
@@ -102,7 +102,7 @@ pub(super) struct Writer {
     pub(super) reader: Reader,
     pub(super) reader_thread: JoinHandle<()>,
     /// Held as long as the file is open.
-    pub(super) lock: File,
+    pub(super) lock: Lock,
 }
 
 /// Why a transaction was rolled back.

@@ -1,6 +1,8 @@
 //! Servers and networks that fail: calls cost their time and then nothing, answers are never wrong, and it works again soon.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use nevertwice_domain::entry::Selector;
@@ -14,32 +16,48 @@ use super::bench::{store as open, *};
 
 /// How soon it has to work again.
 const RECOVERY: Duration = Duration::from_secs(10);
-/// What a busy machine adds to a budget.
-const BUSY: Duration = Duration::from_millis(400);
+/// What a busy machine adds to a budget. A call without one would take half a minute.
+const BUSY: Duration = Duration::from_secs(2);
 
 async fn works(store: &RedisStore, n: u64) -> bool {
     recall(store, n).await.is_ok_and(|entry| entry.is_some_and(|e| e.fingerprint == samples::fingerprint(n)))
 }
 
-/// Calls while it fails: none takes longer than its budget, and soon none takes any time.
+/// Records it, as soon as this machine has it done within the budget.
+async fn comes_to_record(store: &RedisStore, n: u64) {
+    until("it is recorded", RECOVERY, async || record(store, n).await.is_ok() && works(store, n).await).await;
+}
+
+/// What comes of it if nothing is waited for.
+async fn at_once<T>(call: impl Future<Output = T>) -> Result<T, impl Future<Output = T>> {
+    let mut call = Box::pin(call);
+    match poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
+        Poll::Ready(done) => Ok(done),
+        Poll::Pending => Err(call),
+    }
+}
+
+/// Calls while it fails: none takes longer than its budget, and soon none waits for anything.
 async fn costs_nothing_soon(store: &RedisStore) {
     for call in 0.. {
         let began = Instant::now();
-        let result = recall(store, 1000).await;
+        let result = match at_once(recall(store, 1000)).await {
+            Ok(result) => {
+                assert!(kind_of(result).is_some());
+                break;
+            }
+            Err(waits) => waits.await,
+        };
         let took = began.elapsed();
         assert!(took < Duration::from_millis(100) + BUSY, "{took:?}");
         assert!(matches!(result, Ok(None)) || kind_of(result).is_some());
-        if took < Duration::from_millis(20) && call >= 5 {
-            break;
-        }
         assert!(call < 40, "the breaker does not open");
     }
-    let began = Instant::now();
     for n in 0..1000 {
-        let result = store.look(&samples::fingerprint(n)).await;
+        let result = at_once(store.look(&samples::fingerprint(n))).await.ok();
+        let result = result.unwrap_or_else(|| panic!("look-up {n} waits for the store"));
         assert!(matches!(kind_of(result), Some(StoreErrorKind::Busy | StoreErrorKind::Io)));
     }
-    assert!(began.elapsed() < BUSY, "a thousand took {:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -48,7 +66,7 @@ async fn a_server_that_does_not_speak_the_protocol_costs_nothing_soon() {
     let server = Redis::start();
     let chaos = Chaos::start(server.addr()).await;
     let store = start(hasty(chaos.addr())).await;
-    must_record(&store, 1).await;
+    comes_to_record(&store, 1).await;
     chaos.set(Fault::Garbage);
     assert!(kind_of(recall(&store, 1000).await).is_some());
     costs_nothing_soon(&store).await;
@@ -62,7 +80,7 @@ async fn slow_a_frozen_server_costs_its_budget_and_then_nothing() {
     let log = Log::start();
     let server = Redis::start();
     let store = start(hasty(server.addr())).await;
-    must_record(&store, 1).await;
+    comes_to_record(&store, 1).await;
     for frozen in [SECOND, Duration::from_secs(8)] {
         server.pause();
         let began = Instant::now();
@@ -73,7 +91,7 @@ async fn slow_a_frozen_server_costs_its_budget_and_then_nothing() {
         until("it works again", RECOVERY, async || works(&store, 1).await).await;
         assert!(!knows(&store, 1000).await);
     }
-    must_record(&store, 2).await;
+    comes_to_record(&store, 2).await;
     assert!(log.warnings().len() <= 4, "{:?}", log.warnings());
 }
 
@@ -82,7 +100,7 @@ async fn a_server_that_lost_all_data_bars_what_began_before() {
     let log = Log::start();
     let mut server = Redis::start();
     let store = start(hasty(server.addr())).await;
-    must_record(&store, 1).await;
+    comes_to_record(&store, 1).await;
     let Ok(before) = store.recall(&samples::fingerprint(2)).await else { panic!("it answers") };
     server.kill();
     until("nothing is at hand", SECOND, async || !near(&store, 1)).await;
@@ -102,7 +120,7 @@ async fn a_server_that_lost_all_data_bars_what_began_before() {
     // neither the scripts nor the data: no error is seen
     server.ask(&["flushall"]);
     server.ask(&["script", "flush"]);
-    must_record(&store, 2).await;
+    comes_to_record(&store, 2).await;
     assert!(knows(&store, 2).await);
     assert!(log.warnings().len() <= 3, "{:?}", log.warnings());
 }
@@ -249,7 +267,7 @@ async fn a_server_that_comes_later_is_joined() {
     assert_eq!(log.warnings().len(), 1, "{:?}", log.warnings());
     server.restart();
     until("it is joined", RECOVERY, async || recall(&store, 1).await.is_ok()).await;
-    must_record(&store, 1).await;
+    comes_to_record(&store, 1).await;
     assert_eq!((log.warnings().len(), log.lines("connected to").count()), (1, 1));
 }
 
@@ -259,7 +277,7 @@ async fn slow_networks_fail_in_many_ways() {
     let server = Redis::start();
     let chaos = Chaos::start(server.addr()).await;
     let store = start(hasty(chaos.addr())).await;
-    must_record(&store, 1).await;
+    comes_to_record(&store, 1).await;
     let faults = [
         Fault::Late(Duration::from_millis(200)),
         Fault::Silence,

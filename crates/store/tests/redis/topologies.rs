@@ -11,7 +11,7 @@ use nevertwice_store::redis::{RedisOptions, RedisStore, Topology};
 use nevertwice_store::suite::samples;
 use nevertwice_store::{Lease, RefusalStore, suite};
 use nevertwice_testkit::tls::Authority;
-use nevertwice_testkit::{Redis, TlsFiles};
+use nevertwice_testkit::{Redis, SlotMove, TlsFiles};
 
 use super::bench::*;
 
@@ -122,21 +122,12 @@ async fn slow_a_slot_that_moves_takes_the_memory_with_it() {
         must_record(&a, n).await;
     }
     hears(&a, &b, 1000).await;
-    let (from, id) = (cluster.owner(PREFIX), |node: usize| cluster.0[node].ask(&["cluster", "myid"]));
+    let from = cluster.owner(PREFIX);
     let to = (from + 1) % 3;
-    let slot = cluster.0[0].ask(&["cluster", "keyslot", PREFIX]);
-    cluster.0[to].ask(&["cluster", "setslot", &slot, "importing", &id(from)]);
-    cluster.0[from].ask(&["cluster", "setslot", &slot, "migrating", &id(to)]);
-    let port = cluster.0[to].addr().port().to_string();
+    let moving = SlotMove::new(&cluster.0, PREFIX, from, to);
+    moving.begin(&cluster.0);
     let mut known = 0;
-    loop {
-        let keys = cluster.0[from].ask(&["cluster", "getkeysinslot", &slot, "10"]);
-        if keys.is_empty() {
-            break;
-        }
-        let mut migrate = vec!["migrate", "127.0.0.1", &port, "", "0", "5000", "keys"];
-        migrate.extend(keys.lines());
-        cluster.0[from].ask(&migrate);
+    while moving.step(&cluster.0, 10).unwrap_or_else(|error| panic!("{error}")) {
         // what is on its way is a miss or trouble, and never another's
         for n in 0..10 {
             let hasty = tokio::time::timeout(Duration::from_millis(50), recall(&b, n)).await;
@@ -145,9 +136,7 @@ async fn slow_a_slot_that_moves_takes_the_memory_with_it() {
             assert!(entry.is_none_or(|entry| entry.fingerprint == samples::fingerprint(n)));
         }
     }
-    for node in [to, from, (from + 2) % 3] {
-        cluster.0[node].ask(&["cluster", "setslot", &slot, "node", &id(to)]);
-    }
+    moving.finish(&cluster.0);
     until("all are known there", LONG, async || {
         let mut all = true;
         for n in 0..100 {

@@ -1,7 +1,6 @@
 //! Opening the file: every operation and every job is verified and counted, one after the other, so that it costs no memory.
 //! Bodies are verified when they are read; here it is asked only how long they are.
 
-use std::fs::File;
 use std::path::Path;
 
 use nevertwice_domain::job::{Job, JobStatus};
@@ -12,12 +11,12 @@ use super::schema::{
     self, FORMAT, JOB_COLUMNS, OPERATION_COLUMNS, StoredJob, StoredOperation, StoredUntold, UNTOLD_COLUMNS,
 };
 use crate::StoreError;
-use crate::sqlite::file::{self, Found, Place, Refused};
+use crate::sqlite::file::{self, Found, Lock, Place, Refused};
 use crate::work::life;
 
 /// A file that was found good.
 pub(super) struct Opened {
-    pub(super) lock: File,
+    pub(super) lock: Lock,
     pub(super) writer: Connection,
     pub(super) readers: [Connection; 2],
     pub(super) counts: Counts,
@@ -30,7 +29,7 @@ pub(super) fn open(directory: &Path) -> Result<Opened, StoreError> {
     verify(&place, connection, lock).map_err(|refused| place.say(refused))
 }
 
-fn verify(place: &Place, mut writer: Connection, lock: File) -> Result<Opened, Refused> {
+fn verify(place: &Place, mut writer: Connection, lock: Lock) -> Result<Opened, Refused> {
     place.check_tables(&writer)?;
     let tables: &[_] = match schema::has_untold(&writer)? {
         true => &["jobs", "operations", "untold"],

@@ -1,7 +1,6 @@
 //! The one thread that writes. It takes what has come together in the queue, does it in one transaction, and answers when
 //! the commit is on disk: many submits share one flush of the disk, and what was answered is never lost.
 
-use std::fs::File;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, PoisonError};
@@ -18,6 +17,7 @@ use super::counts::{Counts, Shares};
 use super::steps::{Next, Steps};
 use super::{Shared, failed};
 use crate::sqlite::failure;
+use crate::sqlite::file::Lock;
 use crate::{StoreError, StoreErrorKind};
 
 /// At most this many requests share a commit.
@@ -145,7 +145,7 @@ pub(super) struct Writer {
     /// Whether the latest commit failed: a full disk is one line in the log, not one per request.
     pub(super) failing: bool,
     /// Held as long as the file is open.
-    pub(super) lock: File,
+    pub(super) lock: Lock,
 }
 
 /// Why a transaction was rolled back, and at which request, if it was at one.
