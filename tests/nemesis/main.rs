@@ -71,13 +71,16 @@ async fn run(topology: Topology) {
     let world = Arc::new(World::new(Arc::clone(&history), fleet.addresses(), seed));
     let (stop, stopped) = watch::channel(false);
     let clients = workload::clients(&world, seed, &stopped);
-    let watching = watch_all(&fleet, &world, &stopped);
+    let (over, is_over) = watch::channel(false);
+    let watching = watch_all(&fleet, &world, &is_over);
     let mut rng = fastrand::Rng::with_seed(seed);
     let tormented = faults::torment(&mut fleet, &world, &mut rng, Duration::from_secs(seconds)).await;
     // if it never was, the checker still has an end to go by
     history.settled();
     let _ = stop.send(true);
     clients.join_all().await;
+    // what the last of them brought about is counted too
+    let _ = over.send(true);
     watching.join_all().await;
 
     let history = history.get();
