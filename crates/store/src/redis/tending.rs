@@ -2,6 +2,7 @@
 //! that does not answer, and begins anew, with growing pauses, when the connection is lost.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nevertwice_domain::tenant::UpstreamName;
@@ -55,8 +56,7 @@ pub(super) async fn tend(shared: Arc<Shared>, first: oneshot::Sender<()>) {
                 shared.tasks.spawn(probe::tell(Arc::clone(&shared)));
                 watch(&shared, &connection).await;
                 shared.link.set(None);
-                // nothing is heard any more; those who wait look for themselves
-                shared.near.clear();
+                // nothing is heard any more: those who wait look for themselves, and what is at hand serves on for the seconds that it has
                 shared.leases.tell_all();
             }
             Err((trouble, error)) => {
@@ -106,13 +106,14 @@ async fn begin(shared: &Arc<Shared>, attempt: usize) -> Result<Connection, (&'st
         }
     };
     let mut wire = link::connect(&shared.options, attempt, hear).await.map_err(of)?;
-    let (layout, accepted, guards) = match tokio::time::timeout(BEGINNING, prepare(shared, &mut wire)).await {
-        Ok(prepared) => prepared.map_err(of)?,
-        Err(_) => {
-            let error = "the refusal store took the connection and does not answer";
-            return Err(("silence", StoreErrorKind::Io.error(error)));
-        }
-    };
+    let (epoch, layout, accepted, guards) =
+        match tokio::time::timeout(BEGINNING, prepare(shared, &mut wire)).await {
+            Ok(prepared) => prepared.map_err(of)?,
+            Err(_) => {
+                let error = "the refusal store took the connection and does not answer";
+                return Err(("silence", StoreErrorKind::Io.error(error)));
+            }
+        };
     if layout != LAYOUT {
         return Err((
             "layout",
@@ -122,13 +123,14 @@ async fn begin(shared: &Arc<Shared>, attempt: usize) -> Result<Connection, (&'st
             )),
         ));
     }
+    shared.seen.store(epoch, Ordering::Relaxed);
     shared.heard_of_guards(&guards);
     shared.accepted().extend(accepted.iter().filter_map(|name| UpstreamName::new(name).ok()));
     Ok(Connection { wire, broken })
 }
 
-/// Subscribes, loads the scripts, and reads the layout, which upstreams accepted something, and whose guard is on or off again.
-async fn prepare(shared: &Shared, wire: &mut Wire) -> RedisResult<(String, Vec<String>, Guards)> {
+/// Subscribes, loads the scripts, and reads the number of the latest forget (a failover may have lost some), the layout, which upstreams accepted something, and whose guard is on or off again.
+async fn prepare(shared: &Shared, wire: &mut Wire) -> RedisResult<(u64, String, Vec<String>, Guards)> {
     let keys = &shared.keys;
     wire.subscribe(&keys.events()).await?;
     let mut loads = JoinSet::new();
@@ -146,11 +148,12 @@ async fn prepare(shared: &Shared, wire: &mut Wire) -> RedisResult<(String, Vec<S
             return Err(error);
         }
     }
+    let epoch: Option<u64> = cmd("GET").arg(keys.epoch()).query_async(wire).await.unwrap_or_default();
     let layout: Option<String> = cmd("GET").arg(keys.schema()).query_async(wire).await?;
     let accepted = cmd("SMEMBERS").arg(keys.accepted()).query_async(wire).await?;
     let tripped = cmd("HGETALL").arg(keys.tripped()).query_async(wire).await?;
     let recovered = cmd("HGETALL").arg(keys.recovered()).query_async(wire).await?;
-    Ok((layout.unwrap_or_else(|| LAYOUT.to_owned()), accepted, (tripped, recovered)))
+    Ok((epoch.unwrap_or(0), layout.unwrap_or_else(|| LAYOUT.to_owned()), accepted, (tripped, recovered)))
 }
 
 /// Says of what layout the keys are, where nobody has said it.
@@ -170,14 +173,18 @@ fn hear(shared: &Shared, broken: &Notify, push: &PushInfo) {
                 shared.happened(&event);
             }
         }
-        // what was said until now, or from now on, was not heard
-        PushKind::Disconnection | PushKind::Subscribe => {
-            shared.near.clear();
+        PushKind::Disconnection => {
+            shared.echo.lost();
             shared.leases.tell_all();
             // one node of a cluster: the library connects and subscribes anew
-            if push.kind == PushKind::Disconnection && !shared.options.topology.is_cluster() {
+            if !shared.options.topology.is_cluster() {
                 broken.notify_one();
             }
+        }
+        // what was said until now was not heard
+        PushKind::Subscribe => {
+            shared.near.clear();
+            shared.leases.tell_all();
         }
         _ => {}
     }

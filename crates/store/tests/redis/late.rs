@@ -180,3 +180,27 @@ async fn slow_a_verdict_that_is_told_late_is_as_old_as_it_is() {
     let before = Selector { before: Some(Millis(1_200_000)), ..Selector::default() };
     assert_eq!(other.forget(&before).await.ok(), Some(1));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn verdicts_of_an_outage_are_told_also_after_a_failover_that_lost_a_forget() {
+    let server = Redis::start();
+    let chaos = Chaos::start(server.addr()).await;
+    let store = start(hasty(chaos.addr())).await;
+    assert!(recall(&store, 0).await.is_ok());
+    let epoch = format!("{{{PREFIX}}}:epoch");
+    let before = server.ask(&["get", &epoch]);
+    assert!(store.forget(&Selector::default()).await.is_ok());
+    // the new primary does not have it
+    chaos.set(Fault::Reset);
+    until("the connection is lost", LONG, async || recall(&store, 0).await.is_err()).await;
+    server.ask(&["set", &epoch, &before]);
+    server.ask(&["zremrangebyscore", &format!("{{{PREFIX}}}:wide"), "-inf", "(+inf"]);
+    chaos.set(Fault::None);
+    until("it is back", LONG, async || recall(&store, 0).await.is_ok()).await;
+    chaos.set(Fault::Reset);
+    until("the connection is lost again", LONG, async || recall(&store, 0).await.is_err()).await;
+    let fence = last_fence(&store);
+    assert!(store.record(samples::candidate(1), fence).await.is_err());
+    chaos.set(Fault::None);
+    until("it is told", LONG, async || recall(&store, 1).await.is_ok_and(|entry| entry.is_some())).await;
+}
