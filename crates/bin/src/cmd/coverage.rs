@@ -76,7 +76,9 @@ pub async fn recover(recover: &Recover) -> Result<Exit, Failure> {
     print::line(&if answer["recovered"] == true {
         format!("the mass-refusal guard of {name} is off: its refusals are remembered again")
     } else {
-        format!("the mass-refusal guard of {name} was not on at this gateway; other replicas on its store are told too")
+        format!(
+            "the mass-refusal guard of {name} was not on at this gateway; other replicas on its store are told too"
+        )
     })
 }
 

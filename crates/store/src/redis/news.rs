@@ -2,7 +2,7 @@
 //! or off again is kept in the store too, for processes that start or come back later, or did not hear of it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nevertwice_domain::clock::Millis;
@@ -97,8 +97,6 @@ pub(super) struct Echo {
     number: AtomicU64,
     said: AtomicU64,
     heard: AtomicU64,
-    /// Whether messages may have been lost since the latest that came back.
-    lost: AtomicBool,
 }
 
 impl Echo {
@@ -107,15 +105,8 @@ impl Echo {
         self.said.load(Ordering::Relaxed) <= self.heard.load(Ordering::Relaxed)
     }
 
-    /// It came back. Returns whether messages may have been lost before it.
-    fn hear(&self, number: u64) -> bool {
+    fn hear(&self, number: u64) {
         self.heard.fetch_max(number, Ordering::Relaxed);
-        self.lost.swap(false, Ordering::AcqRel)
-    }
-
-    /// A connection ended: what is said until the next comes back may not be heard.
-    pub(super) fn lost(&self) {
-        self.lost.store(true, Ordering::Release);
     }
 
     /// A new connection: what was said on the one before is not waited for.
@@ -224,11 +215,7 @@ impl Shared {
                 self.desk.turns.fetch_add(1, Ordering::AcqRel);
                 self.desk.hear(News::Recovered { upstream: upstream.clone() });
             }
-            Event::Echo(sender, number) if own(sender) => {
-                if self.echo.hear(*number) {
-                    self.near.clear();
-                }
-            }
+            Event::Echo(sender, number) if own(sender) => self.echo.hear(*number),
             _ => {}
         }
     }

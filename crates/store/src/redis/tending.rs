@@ -56,7 +56,8 @@ pub(super) async fn tend(shared: Arc<Shared>, first: oneshot::Sender<()>) {
                 shared.tasks.spawn(probe::tell(Arc::clone(&shared)));
                 watch(&shared, &connection).await;
                 shared.link.set(None);
-                // nothing is heard any more: those who wait look for themselves, and what is at hand serves on for the seconds that it has
+                // nothing is heard any more; those who wait look for themselves
+                shared.near.clear();
                 shared.leases.tell_all();
             }
             Err((trouble, error)) => {
@@ -173,18 +174,14 @@ fn hear(shared: &Shared, broken: &Notify, push: &PushInfo) {
                 shared.happened(&event);
             }
         }
-        PushKind::Disconnection => {
-            shared.echo.lost();
-            shared.leases.tell_all();
-            // one node of a cluster: the library connects and subscribes anew
-            if !shared.options.topology.is_cluster() {
-                broken.notify_one();
-            }
-        }
-        // what was said until now was not heard
-        PushKind::Subscribe => {
+        // what was said until now, or from now on, was not heard
+        PushKind::Disconnection | PushKind::Subscribe => {
             shared.near.clear();
             shared.leases.tell_all();
+            // one node of a cluster: the library connects and subscribes anew
+            if push.kind == PushKind::Disconnection && !shared.options.topology.is_cluster() {
+                broken.notify_one();
+            }
         }
         _ => {}
     }

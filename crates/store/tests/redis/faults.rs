@@ -103,11 +103,11 @@ async fn a_server_that_lost_all_data_bars_what_began_before() {
     comes_to_record(&store, 1).await;
     let Ok(before) = store.recall(&samples::fingerprint(2)).await else { panic!("it answers") };
     server.kill();
+    until("nothing is at hand", SECOND, async || !near(&store, 1)).await;
     costs_nothing_soon(&store).await;
     server.restart();
     until("it works again", RECOVERY, async || recall(&store, 1).await.is_ok_and(|entry| entry.is_none()))
         .await;
-    assert!(!near(&store, 1), "it is at hand no more");
     let late = store.record(samples::candidate(2), before.fence).await;
     assert!(matches!(late, Ok(Recorded::Fenced)), "{late:?}");
     // forgotten before anybody has looked

@@ -282,15 +282,3 @@ async fn record_bounded(
     let fence = store.recall(&samples::fingerprint(n)).await?.fence;
     store.record(bounded(n, most), fence).await
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_what_is_at_hand_serves_on_for_its_time_when_the_server_dies() {
-    let mut server = Redis::start();
-    let a = store(server.addr()).await;
-    must_record(&a, 1).await;
-    server.kill();
-    until("the connection is lost", SECOND, async || recall(&a, 2).await.is_err()).await;
-    tokio::time::sleep(SECOND).await;
-    assert!(near(&a, 1), "it is known for five seconds");
-    until("its time is up", Duration::from_millis(5500), async || !near(&a, 1)).await;
-}
