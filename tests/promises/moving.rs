@@ -5,9 +5,11 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::time::Duration;
 
 use nevertwice_testkit::{
-    Answer, Client, Gateway, Redis, Reply, Request, Setup, Upstream, r400, random_document, sha256_hex,
+    Answer, Chaos, Client, Fault, Gateway, Redis, Reply, Request, Setup, Upstream, r400, random_document,
+    sha256_hex,
 };
 use serde_json::{Value, json};
 
@@ -388,4 +390,41 @@ async fn thousands_move_from_an_embedded_store_to_redis_in_their_order() {
     assert_eq!(upstream.calls(), 3);
     settle(&a, 6).await;
     settle(&b, 3).await;
+}
+
+#[tokio::test]
+async fn slow_an_import_gets_to_its_end_through_a_redis_that_is_far_away() {
+    const MANY: usize = 400;
+    let (upstream, redis) = (refusing().await, Redis::start());
+    let chaos = Chaos::start(redis.addr()).await;
+    let yaml = Gateway::simple_yaml(&upstream.url(), &[]);
+    let embedded = "embedded:\n    path: \"@DIR@/data\"";
+    let shared =
+        format!("redis:\n    url: \"redis://{}\"\n    read_ms: 2000\n    write_ms: 2000", chaos.addr());
+    let gateway = Gateway::start(&yaml.replace(embedded, &shared)).await;
+    refuse(&gateway, 1).await;
+    let path = exported(&gateway).await;
+    let one = refusals(&path).remove(0);
+    let another = |n: usize| {
+        let mut item = one.clone();
+        item["fingerprint"] = digest(&n.to_le_bytes()).into();
+        item
+    };
+    let mut items: Vec<_> = (0..MANY).map(another).collect();
+    items[MANY - 1]["status"] = 500.into();
+    let all = file(&gateway, &path, &items);
+    // more than a request may take for all of them
+    chaos.set(Fault::Late(Duration::from_millis(15)));
+    let (code, sum, err) = import(&gateway, &all).await;
+    assert_eq!((code, counts(&sum)), (Some(1), [MANY as u64 - 1, 0, 0, 0, 0, 1]), "{err}");
+    assert_eq!(sum["broken_lines"][0]["line"], MANY + 1, "{sum}");
+    chaos.set(Fault::None);
+    let path = gateway.dir().join("all.jsonl").display().to_string();
+    let output = gateway.cli(&["refusals", "export", "--out", &path]).await;
+    assert!(output.status.success(), "{:?}", text(&output));
+    let moved = refusals(Path::new(&path));
+    let fingerprints =
+        |items: &[Value]| items.iter().map(|item| item["fingerprint"].clone()).collect::<Vec<_>>();
+    assert_eq!(fingerprints(&moved[1..]), fingerprints(&items[..MANY - 1]));
+    settle(&gateway, 1).await;
 }

@@ -6,7 +6,9 @@ use std::process::Output;
 use std::time::Duration;
 
 use nevertwice_testkit::tls::Authority;
-use nevertwice_testkit::{DOC, DOC2, Gateway, Redis, Setup, TlsFiles, Upstream, gateway, r400};
+use nevertwice_testkit::{
+    DOC, DOC2, Gateway, Redis, Setup, TlsFiles, Upstream, gateway, r400, random_document,
+};
 
 use crate::bench::{post, settle};
 use crate::caller::{CLASSIFY, until};
@@ -199,6 +201,53 @@ async fn check_says_what_the_server_is_not_fit_for() {
     redis.kill();
     says(&check(dir.path(), &url, true).await, 2, &["no connection to the server", "that the server is up"]);
     says(&check(dir.path(), &url, false).await, 0, &[]);
+}
+
+#[tokio::test]
+async fn check_looks_at_the_server_also_where_it_holds_jobs_or_operations_alone() {
+    let dir = temp();
+    let mut redis = Redis::start();
+    redis.kill();
+    let upstream = "name: a, base_url: 'http://127.0.0.1:1'";
+    for (rest, code) in [
+        (format!("jobs: {{}}\nupstreams: [{{{upstream}, sync_paths: [/x]}}]"), 2),
+        (format!("upstreams: [{{{upstream}, adapter: azuredi-facade}}]"), 2),
+        (format!("upstreams: [{{{upstream}, sync_paths: [/x]}}]"), 0),
+    ] {
+        let text = format!("store: {{redis: {{url: '{}'}}}}\n{rest}\n", redis.url());
+        std::fs::write(dir.path().join("gw.yaml"), text).unwrap_or_else(|error| unreachable!("{error}"));
+        let checked = gateway::run(&["check", "--config", "gw.yaml", "--resolve"], &[], dir.path()).await;
+        let words = if code == 2 { &["store.redis.url: no connection to the server"][..] } else { &[] };
+        says(&checked, code, words);
+    }
+}
+
+#[tokio::test]
+async fn slow_a_cluster_that_is_down_is_told_in_the_words_of_the_gateway_alone() {
+    let mut redis = Redis::with(&["--save", "", "--appendonly", "no", "--cluster-enabled", "yes"]);
+    let slots: Vec<_> = (0..16384).map(|slot: u16| slot.to_string()).collect();
+    let slots: Vec<_> = slots.iter().map(String::as_str).collect();
+    assert_eq!(redis.ask(&[&["cluster", "addslots"], &slots[..]].concat()), "OK");
+    until("the cluster", Duration::from_secs(10), async || {
+        redis.ask(&["cluster", "info"]).contains("cluster_state:ok").then_some(())
+    })
+    .await;
+    let upstream = Upstream::start().await;
+    upstream.by(|_, _| r400());
+    let gateway = on_redis(&upstream, &format!("url: 'redis-cluster://{}'", redis.addr())).start().await;
+    assert!(!post(&gateway, CLASSIFY, &DOC[..]).await.is_hit());
+    redis.kill();
+    let mut requests: u32 = 1;
+    while !gateway.log().contains("no connection to the refusal store") {
+        requests += 1;
+        assert!(requests < 3000, "{}", gateway.log());
+        post(&gateway, CLASSIFY, random_document(requests.into(), 1000)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let log = gateway.log();
+    assert!(!log.contains(" redis::"), "{log}");
+    assert!(log.contains("requests go on without the memory, and jobs and operations are refused"), "{log}");
+    settle(&gateway, requests as usize).await;
 }
 
 #[tokio::test]

@@ -38,7 +38,8 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<Exit, Failure> {
     match &args.command {
         Command::Serve(serve) => {
-            start_logging("info");
+            // the client of Redis tells each attempt at each node of a cluster that is down; the store says it once
+            start_logging("info,redis=off");
             runtime(serve.threads)?.block_on(cmd::serve::run(serve))
         }
         Command::Demo(demo) => {

@@ -34,37 +34,62 @@ pub struct Stores {
     pub jobs: Option<Arc<dyn JobStore>>,
 }
 
+/// What a configuration needs a store for.
+#[derive(Clone, Copy)]
+pub struct Needs {
+    memory: bool,
+    operations: bool,
+    jobs: bool,
+}
+
+impl Needs {
+    /// What this configuration needs.
+    pub fn of(config: &Checked) -> Self {
+        Self {
+            memory: config.memory.is_some(),
+            operations: config.upstreams.iter().any(|u| u.adapter.facade() == Facade::AzureDi),
+            jobs: config.jobs.is_some(),
+        }
+    }
+
+    /// Whether there is a store at all.
+    pub fn any(self) -> bool {
+        self.memory || self.has_work()
+    }
+
+    fn has_work(self) -> bool {
+        self.operations || self.jobs
+    }
+}
+
 /// Opens what is needed. What is on Redis opens whether or not the server is there, and is one store for all.
 pub async fn open(config: &Checked, clock: Arc<dyn Clock>) -> Result<Stores, Failure> {
-    let has_memory = config.memory.is_some();
-    let has_operations = config.upstreams.iter().any(|u| u.adapter.facade() == Facade::AzureDi);
-    let has_jobs = config.jobs.is_some();
-    let has_work = has_operations || has_jobs;
+    let needs = Needs::of(config);
     match &config.store {
-        _ if !has_memory && !has_work => Ok(Stores { refusals: None, operations: None, jobs: None }),
+        _ if !needs.any() => Ok(Stores { refusals: None, operations: None, jobs: None }),
         StoreConfig::Redis(redis) => {
             let options = redis_options(redis)?;
             tracing::info!(url = %redis.address, prefix = redis.prefix, "the refusal store is on Redis");
             let store = Arc::new(RedisStore::start(options, clock).await);
             Ok(Stores {
-                refusals: has_memory.then(|| Arc::clone(&store) as Arc<dyn RefusalStore>),
-                operations: has_operations.then(|| Arc::clone(&store) as Arc<dyn OperationStore>),
-                jobs: has_jobs.then_some(store as Arc<dyn JobStore>),
+                refusals: needs.memory.then(|| Arc::clone(&store) as Arc<dyn RefusalStore>),
+                operations: needs.operations.then(|| Arc::clone(&store) as Arc<dyn OperationStore>),
+                jobs: needs.jobs.then_some(store as Arc<dyn JobStore>),
             })
         }
         StoreConfig::Embedded { path } => {
             tracing::info!(path = %path.display(), "the refusal store is embedded");
             let mut stores = Stores { refusals: None, operations: None, jobs: None };
-            if has_memory {
+            if needs.memory {
                 let (path, clock) = (path.clone(), Arc::clone(&clock));
                 let open = move || SqliteStore::open(&path, clock, SqliteOptions::default());
                 stores.refusals = Some(Arc::new(blocking(open).await?));
             }
-            if has_work {
+            if needs.has_work() {
                 let path = path.clone();
                 let work = Arc::new(blocking(move || SqliteWork::open(&path, clock)).await?);
-                stores.operations = has_operations.then(|| Arc::clone(&work) as Arc<dyn OperationStore>);
-                stores.jobs = has_jobs.then_some(work as Arc<dyn JobStore>);
+                stores.operations = needs.operations.then(|| Arc::clone(&work) as Arc<dyn OperationStore>);
+                stores.jobs = needs.jobs.then_some(work as Arc<dyn JobStore>);
             }
             Ok(stores)
         }

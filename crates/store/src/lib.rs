@@ -88,7 +88,8 @@ pub trait RefusalStore: Send + Sync {
     /// Puts entries of another store, or of this one as it was, as they are: each with its own life and its tally. One is not
     /// put when it has expired, when a forget that matches it came after `fence`, or when a live entry is under its key
     /// already, suspect or not. Their order is the order of recording from then on, and they count for `max_entries` as if
-    /// they were recorded. Returns what became of each, in the same order, once they are durable.
+    /// they were recorded. Returns what became of each, in the same order, once they are durable. Where the store is far away, that
+    /// may be the first ones alone, one of them at least: the others were not looked at, and are imported by another call.
     ///
     /// # Errors
     /// When one could not be made durable. Some of the others may be there then; to import all again is safe.

@@ -35,7 +35,7 @@ const ITEMS_MAX: usize = 1000;
 const PAGE_BYTES: u64 = 4 << 20;
 /// A page of an export ends when it has taken so long.
 const PAGE_TIME: Duration = Duration::from_secs(3);
-/// How long the store may take for an import.
+/// How long the store may take for an import: it takes part of one that would last longer.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(7);
 /// How much of a reason is told, in characters.
 const REASON_MAX: usize = 300;
@@ -88,8 +88,10 @@ pub(super) async fn export(
 }
 
 /// What became of the entries of an import.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 pub(super) struct Outcome {
+    /// So many items, from the first on, were dealt with. The others are for another request.
+    done: usize,
     imported: u64,
     present: u64,
     expired: u64,
@@ -100,7 +102,7 @@ pub(super) struct Outcome {
 }
 
 /// An entry that is none.
-#[derive(Debug, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 struct Invalid {
     index: usize,
     reason: String,
@@ -139,7 +141,7 @@ pub(super) async fn import(
     let asked: Asked<'_> = serde_json::from_slice(&body)
         .map_err(|e| Problem::bad(format!("the body has to be {{\"items\": [...]}}: {e}")))?;
     let begun = asked.fence.map(|text| text.parse().map(Fence).map_err(|_| no_fence())).transpose()?;
-    let (moved, mut outcome) = sorted(&asked.items.0, &gateway, bounds);
+    let sorted = Sorted::of(&asked.items.0, &gateway, bounds);
 
     // no entry is asked for, only where the sequence of forgets stands
     let now = store.recall(&Fingerprint::from_bytes([0; 32])).await?.fence;
@@ -147,8 +149,7 @@ pub(super) async fn import(
     if fence > now {
         return Err(no_fence());
     }
-    outcome.fence = fence.0.to_string();
-    carry_out(&state, store, Batch { moved, fence, max_entries: bounds.max_entries }, outcome, who, peer)
+    carry_out(&state, store, Batch { sorted, fence, max_entries: bounds.max_entries }, who, peer)
         .await
         .map(Json)
 }
@@ -160,34 +161,72 @@ fn no_fence() -> Problem {
     )
 }
 
-/// What can be imported, and what became of the rest.
-fn sorted(items: &[&RawValue], gateway: &Gateway, bounds: MemoryBounds) -> (Vec<Moved>, Outcome) {
-    let (mut moved, mut outcome) = (Vec::new(), Outcome::default());
-    for (index, raw) in items.iter().enumerate() {
-        // the place is within the item, which is one line as a rule
-        let why = |e: serde_json::Error| e.to_string().replace(" at line 1 column ", " at column ");
-        let read = serde_json::from_str::<Portable>(raw.get()).map_err(why);
-        match read.and_then(Portable::read) {
-            Ok((Moved { entry, .. }, suspect))
-                if suspect
-                    || entry.body.len() as u64 > bounds.max_body_bytes
-                    || gateway.distrusts(&entry.upstream, entry.recorded_at) =>
-            {
-                outcome.skipped += 1;
-            }
-            Ok((one, _)) => moved.push(one),
-            Err(why) => {
-                let reason = why.chars().take(REASON_MAX).collect();
-                outcome.invalid.push(Invalid { index, reason });
+/// What can be imported, and the rest, each with its place among the items.
+#[derive(Default)]
+struct Sorted {
+    moved: Vec<Moved>,
+    /// The place of each that is moved, and behind them the number of all items.
+    places: Vec<usize>,
+    skipped: Vec<usize>,
+    invalid: Vec<Invalid>,
+}
+
+impl Sorted {
+    fn of(items: &[&RawValue], gateway: &Gateway, bounds: MemoryBounds) -> Self {
+        let mut sorted = Self::default();
+        for (index, raw) in items.iter().enumerate() {
+            // the place is within the item, which is one line as a rule
+            let why = |e: serde_json::Error| e.to_string().replace(" at line 1 column ", " at column ");
+            let read = serde_json::from_str::<Portable>(raw.get()).map_err(why);
+            match read.and_then(Portable::read) {
+                Ok((Moved { entry, .. }, suspect))
+                    if suspect
+                        || entry.body.len() as u64 > bounds.max_body_bytes
+                        || gateway.distrusts(&entry.upstream, entry.recorded_at) =>
+                {
+                    sorted.skipped.push(index);
+                }
+                Ok((one, _)) => {
+                    sorted.moved.push(one);
+                    sorted.places.push(index);
+                }
+                Err(why) => {
+                    let reason = why.chars().take(REASON_MAX).collect();
+                    sorted.invalid.push(Invalid { index, reason });
+                }
             }
         }
+        sorted.places.push(items.len());
+        sorted
     }
-    (moved, outcome)
+}
+
+/// What became of all before the first that the store did not come to.
+fn told(
+    imported: &[Imported],
+    places: &[usize],
+    skipped: &[usize],
+    mut invalid: Vec<Invalid>,
+    fence: Fence,
+) -> Outcome {
+    let done = places.get(imported.len()).copied().unwrap_or_default();
+    invalid.retain(|invalid| invalid.index < done);
+    let count = |what| imported.iter().filter(|one| **one == what).count() as u64;
+    Outcome {
+        done,
+        imported: count(Imported::Stored),
+        present: count(Imported::AlreadyThere),
+        expired: count(Imported::Expired),
+        skipped: skipped.iter().filter(|index| **index < done).count() as u64,
+        fenced: count(Imported::Fenced),
+        invalid,
+        fence: fence.0.to_string(),
+    }
 }
 
 /// What is asked of the store.
 struct Batch {
-    moved: Vec<Moved>,
+    sorted: Sorted,
     fence: Fence,
     max_entries: u64,
 }
@@ -197,23 +236,15 @@ async fn carry_out(
     state: &Shared,
     store: Arc<dyn RefusalStore>,
     batch: Batch,
-    mut outcome: Outcome,
     who: Who,
     Peer(peer): Peer,
 ) -> Result<Outcome, Problem> {
     let task = state.tasks.spawn(async move {
-        let Batch { moved, fence, max_entries } = batch;
+        let Batch { sorted: Sorted { moved, places, skipped, invalid }, fence, max_entries } = batch;
         let (who, entries) = (who.name(), moved.len());
         match tokio::time::timeout(IMPORT_TIMEOUT, store.import(moved, fence, max_entries)).await {
             Ok(Ok(imported)) => {
-                for one in imported {
-                    *match one {
-                        Imported::Stored => &mut outcome.imported,
-                        Imported::AlreadyThere => &mut outcome.present,
-                        Imported::Expired => &mut outcome.expired,
-                        Imported::Fenced => &mut outcome.fenced,
-                    } += 1;
-                }
+                let outcome = told(&imported, &places, &skipped, invalid, fence);
                 let Outcome { imported, present, expired, skipped, fenced, ref invalid, .. } = outcome;
                 let invalid = invalid.len();
                 tracing::info!(
@@ -290,6 +321,21 @@ mod tests {
 
     fn asked(body: &str) -> Result<usize, String> {
         serde_json::from_str::<Asked<'_>>(body).map(|asked| asked.items.0.len()).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn of_an_import_that_took_too_long_the_first_items_are_told() {
+        let invalid = |index| Invalid { index, reason: String::new() };
+        // 0 moved, 1 skipped, 2 invalid, 3 and 4 moved, 5 skipped, 6 invalid
+        let told = |imported: &[Imported]| {
+            let outcome = told(imported, &[0, 3, 4, 7], &[1, 5], vec![invalid(2), invalid(6)], Fence(9));
+            let invalid: Vec<_> = outcome.invalid.iter().map(|invalid| invalid.index).collect();
+            (outcome.done, outcome.imported, outcome.present, outcome.skipped, invalid)
+        };
+        use Imported::{AlreadyThere, Stored};
+        assert_eq!(told(&[Stored]), (3, 1, 0, 1, vec![2]));
+        assert_eq!(told(&[Stored, AlreadyThere]), (4, 1, 1, 1, vec![2]));
+        assert_eq!(told(&[Stored, AlreadyThere, Stored]), (7, 2, 1, 2, vec![2, 6]));
     }
 
     #[test]

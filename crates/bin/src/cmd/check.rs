@@ -10,6 +10,7 @@ use nevertwice_domain::clock::SystemClock;
 use nevertwice_store::redis::{About, Finding, Severity as Weight, probe};
 
 use crate::exit::{Exit, Failure};
+use crate::store::Needs;
 use crate::{print, store};
 
 /// What to check.
@@ -43,7 +44,7 @@ pub async fn run(check: &Check) -> Result<Exit, Failure> {
 /// The Redis that `serve` would use.
 fn used_redis(config: &Checked) -> Option<&Redis> {
     match &config.store {
-        StoreConfig::Redis(redis) if config.memory.is_some() => Some(redis),
+        StoreConfig::Redis(redis) if Needs::of(config).any() => Some(redis),
         _ => None,
     }
 }

@@ -205,7 +205,7 @@ impl Link {
         if self.breaker.note(true) && self.first_in_a_while("breaker") {
             self.opening_told.store(true, Ordering::Relaxed);
             tracing::warn!(
-                "the refusal store fails again and again, requests go on without it until it answers"
+                "the refusal store fails again and again: until it answers, requests go on without the memory, and jobs and operations are refused"
             );
         }
     }
@@ -283,6 +283,9 @@ const WORDS: [(&str, Failed); 13] = {
     ]
 };
 
+/// How servers say what a script may not do: Redis up to 7.0, and Redis 7.2 and Valkey.
+const OF_SCRIPTS: [&str; 2] = ["user executing the script can't", "ACL failure in script"];
+
 const NO_RIGHT: Failed = Failed {
     kind: StoreErrorKind::Io,
     then: Then::GoOn,
@@ -314,7 +317,7 @@ impl Failed {
             return failed;
         }
         // what a script may not do comes without a word of its own
-        if text.contains("user executing the script can't") {
+        if OF_SCRIPTS.iter().any(|words| text.contains(words)) {
             return &NO_RIGHT;
         }
         match error.kind() {
@@ -403,7 +406,11 @@ async fn connect_one(client: &Client, hear: impl AsyncPushSender) -> RedisResult
 }
 
 fn client(options: &RedisOptions, address: ConnectionAddr) -> RedisResult<Client> {
-    let mut redis = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(options.db);
+    let mut redis = RedisConnectionInfo::default()
+        .set_protocol(ProtocolVersion::RESP3)
+        .set_db(options.db)
+        // not every server has it, so the documented rights cannot name it; for Sentinel and a cluster there is no such setting
+        .set_skip_set_lib_name();
     if let Some(username) = &options.username {
         redis = redis.set_username(username);
     }

@@ -62,7 +62,7 @@ pub(super) async fn tend(shared: Arc<Shared>, first: oneshot::Sender<()>) {
             }
             Err((trouble, error)) => {
                 if shared.link.first_in_a_while(trouble) {
-                    tracing::warn!(%error, topology = ?shared.options.topology, "no connection to the refusal store, requests go on without it until there is one");
+                    tracing::warn!(%error, topology = ?shared.options.topology, "no connection to the refusal store: until there is one, requests go on without the memory, and jobs and operations are refused");
                     shared.link.is_news_again("connected");
                 }
                 first.take();

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use nevertwice_domain::entry::Selector;
+use nevertwice_domain::clock::Millis;
+use nevertwice_domain::entry::{Entry, Selector, Tally};
 use nevertwice_store::redis::{RedisOptions, RedisStore};
 use nevertwice_store::suite::samples;
-use nevertwice_store::{Lease, Recorded, RefusalStore, StoreErrorKind};
+use nevertwice_store::{Lease, ListOrder, ListQuery, Moved, Recorded, RefusalStore, StoreErrorKind};
 use nevertwice_testkit::{Chaos, Fault, Redis};
 use tokio::task::JoinSet;
 
@@ -123,6 +124,64 @@ async fn a_server_that_lost_all_data_bars_what_began_before() {
     comes_to_record(&store, 2).await;
     assert!(knows(&store, 2).await);
     assert!(log.warnings().len() <= 3, "{:?}", log.warnings());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_goes_on_behind_its_place_though_all_was_lost_meanwhile() {
+    let server = Redis::start();
+    let store = store(server.addr()).await;
+    for n in 0..30 {
+        must_record(&store, n).await;
+    }
+    let query = ListQuery { order: ListOrder::Oldest, limit: 20, ..ListQuery::default() };
+    let Ok(page) = store.list(&query).await else { panic!("it answers") };
+    let place = page.items.last().map(|item| item.place);
+    assert!(place.is_some());
+    server.ask(&["flushall"]);
+    for n in 100..103 {
+        must_record(&store, n).await;
+    }
+    let rest = ListQuery { after: place, ..query.clone() };
+    let Ok(page) = store.list(&rest).await else { panic!("it answers") };
+    let seen: Vec<_> = page.items.iter().map(|item| item.entry.fingerprint).collect();
+    assert_eq!(seen, [100, 101, 102].map(samples::fingerprint));
+    // of a failover, which loses the latest numbers alone
+    let place = page.items.last().map(|item| item.place);
+    for name in ["seq", "index"] {
+        server.ask(&["del", &format!("{{{PREFIX}}}:{name}")]);
+    }
+    server.ask(&["set", &format!("{{{PREFIX}}}:seq"), "1"]);
+    must_record(&store, 104).await;
+    let rest = ListQuery { after: place, ..query };
+    let Ok(page) = store.list(&rest).await else { panic!("it answers") };
+    assert_eq!(page.items.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_an_import_through_a_distant_server_gets_on_with_each_call() {
+    const ALL: u64 = 1000;
+    let server = Redis::start();
+    let chaos = Chaos::start(server.addr()).await;
+    let store = store(chaos.addr()).await;
+    let Ok(fence) = store.recall(&samples::fingerprint(0)).await.map(|recalled| recalled.fence) else {
+        panic!("it answers")
+    };
+    let entry =
+        |n| Entry { recorded_at: Millis(1_700_000_000_000), ttl_ms: samples::TTL_MS, ..samples::entry(n) };
+    let mut left: Vec<_> = (0..ALL).map(|n| Moved { entry: entry(n), tally: Tally::default() }).collect();
+    chaos.set(Fault::Late(Duration::from_millis(5)));
+    let Ok(imported) = store.import(left.clone(), fence, 10 * ALL).await else { panic!("it answers") };
+    assert!((1..left.len()).contains(&imported.len()), "{}", imported.len());
+    chaos.set(Fault::None);
+    while !left.is_empty() {
+        let Ok(imported) = store.import(left.clone(), fence, 10 * ALL).await else { panic!("it answers") };
+        assert!(!imported.is_empty());
+        left.drain(..imported.len());
+    }
+    let query = ListQuery { order: ListOrder::Oldest, limit: ALL as usize, ..ListQuery::default() };
+    let Ok(page) = store.list(&query).await else { panic!("it answers") };
+    let seen: Vec<_> = page.items.iter().map(|item| item.entry.fingerprint).collect();
+    assert_eq!(seen, (0..ALL).map(samples::fingerprint).collect::<Vec<_>>());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,6 @@
 //! `nevertwice refusals import`.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 
@@ -101,9 +102,9 @@ async fn all(client: &Client, name: &str, from: impl BufRead, length: Option<u64
         let line = next(&mut lines);
         let done = match &line {
             Ok(Some(line)) => moving.take(lines.number, line).await,
-            Ok(None) => moving.send().await,
+            Ok(None) => moving.send_all().await,
             // what was read before the failure is imported all the same
-            Err(_) => moving.send().await,
+            Err(_) => moving.send_all().await,
         };
         done.map_err(|Failure { code, message }| Failure {
             code,
@@ -123,11 +124,29 @@ async fn all(client: &Client, name: &str, from: impl BufRead, length: Option<u64
     }
 }
 
-/// Lines on their way.
+/// Lines on their way: the number of each, and its text.
 #[derive(Default)]
 struct Batch {
-    items: String,
-    numbers: Vec<u64>,
+    lines: VecDeque<(u64, String)>,
+    bytes: usize,
+}
+
+impl Batch {
+    fn push(&mut self, number: u64, text: &str) {
+        self.bytes += text.len();
+        self.lines.push_back((number, text.to_owned()));
+    }
+
+    /// The first ones need not be sent again.
+    fn remove(&mut self, count: usize) {
+        for (_, text) in self.lines.drain(..count.min(self.lines.len())) {
+            self.bytes -= text.len();
+        }
+    }
+
+    fn has_room_for(&self, text: &str) -> bool {
+        self.lines.is_empty() || (self.lines.len() < ITEMS && self.bytes + text.len() <= BYTES)
+    }
 }
 
 struct Moving<'a> {
@@ -151,24 +170,25 @@ impl Moving<'_> {
             }
         };
         self.sum.lines += 1;
-        let full = self.batch.numbers.len() == ITEMS || self.batch.items.len() + text.len() > BYTES;
-        if full {
+        while !self.batch.has_room_for(text) {
             self.send().await?;
         }
-        if !self.batch.items.is_empty() {
-            self.batch.items.push(',');
-        }
-        self.batch.items.push_str(text);
-        self.batch.numbers.push(number);
+        self.batch.push(number, text);
         Ok(())
     }
 
-    /// Imports the lines that have come together.
-    async fn send(&mut self) -> Result<(), Failure> {
-        let Batch { items, numbers } = std::mem::take(&mut self.batch);
-        if numbers.is_empty() {
-            return Ok(());
+    /// Imports all lines that have come together.
+    async fn send_all(&mut self) -> Result<(), Failure> {
+        while !self.batch.lines.is_empty() {
+            self.send().await?;
         }
+        Ok(())
+    }
+
+    /// Imports lines that have come together. Where its store is far away the gateway comes to the first ones alone; the others stay.
+    async fn send(&mut self) -> Result<(), Failure> {
+        let items: Vec<_> = self.batch.lines.iter().map(|(_, text)| text.as_str()).collect();
+        let items = items.join(",");
         let fence = self.fence.as_ref().map(|fence| format!(",\"fence\":{}", Value::from(fence.as_str())));
         let body = format!("{{\"items\":[{items}]{}}}", fence.unwrap_or_default());
         let call = async || self.client.post_text("/admin/v1/refusals/import", body.clone()).await;
@@ -181,6 +201,12 @@ impl Moving<'_> {
             };
             answer[name].as_u64().ok_or_else(not)
         };
+        let all = self.batch.lines.len();
+        // without the number all were, as with gateways that did not tell it
+        let done = answer["done"].as_u64().map_or(all, |done| usize::try_from(done).unwrap_or(all));
+        if done == 0 {
+            return Err(Failure::failed("the gateway says that it has imported none of the refusals"));
+        }
         self.sum.imported += count("imported")?;
         self.sum.present += count("present")?;
         self.sum.expired += count("expired")?;
@@ -189,9 +215,11 @@ impl Moving<'_> {
         self.fence = self.fence.take().or_else(|| answer["fence"].as_str().map(ToOwned::to_owned));
         for invalid in answer["invalid"].as_array().into_iter().flatten() {
             let index = invalid["index"].as_u64().and_then(|index| usize::try_from(index).ok());
-            let number = index.and_then(|index| numbers.get(index)).copied().unwrap_or_default();
+            let line = index.and_then(|index| self.batch.lines.get(index));
+            let number = line.map(|(number, _)| *number).unwrap_or_default();
             self.broken(number, on_one_line(invalid["reason"].as_str().unwrap_or("?")));
         }
+        self.batch.remove(done);
         Ok(())
     }
 
@@ -291,6 +319,29 @@ mod tests {
         assert!(seen[0].contains("\r\n\r\n{\"items\":[{\"a\":1},{\"a\":2},{\"a\":\"xxx"));
         assert!(seen[0].ends_with("\"}]}"), "no fence is known yet");
         assert!(seen[1].ends_with("\"},{\"a\":3}],\"fence\":\"77\"}"));
+    }
+
+    #[tokio::test]
+    async fn what_the_gateway_did_not_come_to_is_sent_again() {
+        let part = |done: u64, invalid: &[(usize, &str)]| {
+            let mut part = answer(1, invalid);
+            part["done"] = done.into();
+            part
+        };
+        let text = format!("{HEADER}\n{{\"a\":1}}\n{{\"a\":2}}\n{{\"a\":3}}\n{{\"a\":4}}\n");
+        let answers = vec![part(2, &[(1, "x")]), part(1, &[(0, "y")]), part(1, &[])];
+        let (client, mut server) = canned(answers).await;
+        let sum = all(&client, "f", text.as_bytes(), None).await.unwrap();
+        assert_eq!((sum.lines, sum.imported, sum.broken), (4, 3, 2));
+        assert_eq!(sum.broken_lines.iter().map(|b| b.line).collect::<Vec<_>>(), [3, 4]);
+        let seen = server.join_next().await.unwrap().unwrap();
+        assert!(seen[0].ends_with("{\"items\":[{\"a\":1},{\"a\":2},{\"a\":3},{\"a\":4}]}"));
+        assert!(seen[1].ends_with("{\"items\":[{\"a\":3},{\"a\":4}],\"fence\":\"77\"}"));
+        assert!(seen[2].ends_with("{\"items\":[{\"a\":4}],\"fence\":\"77\"}"));
+        // one that does nothing is not asked for ever
+        let (client, _server) = canned(vec![part(0, &[])]).await;
+        let failure = all(&client, "f", text.as_bytes(), None).await.unwrap_err();
+        assert!(failure.message.contains("none of the refusals"), "{}", failure.message);
     }
 
     #[tokio::test]

@@ -43,7 +43,8 @@ local expired, oldest = {}, {}
 if excess > 0 then
   -- with their numbers, so that one that is recorded anew in between stays
   for i, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', ARGV[9], 'LIMIT', 0, excess)) do
-    expired[i] = {member, redis.call('ZSCORE', KEYS[5], member) or ''}
+    local number = redis.call('ZSCORE', KEYS[5], member)
+    expired[i] = {member, number and string.format('%.0f', number) or ''}
   end
   oldest = redis.call('ZRANGE', KEYS[5], 0, excess - 1, 'WITHSCORES')
 end

@@ -30,14 +30,14 @@ local function next_forget(epoch, floor, wide, keyed)
   if tonumber(now) > tonumber(latest) then redis.call('SET', epoch, now) end
   return redis.call('INCR', epoch)
 end
--- The next number of those in a set, later than all of them though the counter was lost.
+-- The next number of those in a set: later than all of them though the counter was lost, and by the clock, so that it is later than
+-- all that were given before, those too that were lost with their set. Who goes on behind one of those misses nothing.
 local function next_number(counter, set)
-  local number = redis.call('INCR', counter)
+  local t = redis.call('TIME')
+  local number = math.max(redis.call('INCR', counter), t[1] * 1000000 + t[2])
   local last = tonumber(redis.call('ZRANGE', set, -1, -1, 'WITHSCORES')[2])
-  if last and last >= number then
-    number = last + 1
-    redis.call('SET', counter, string.format('%.0f', number))
-  end
+  if last and last >= number then number = last + 1 end
+  redis.call('SET', counter, string.format('%.0f', number))
   return number
 end
 -- Whether a lease is the one with this token; another's value is not.
