@@ -13,6 +13,7 @@ mod equal_keys;
 mod failed_operations;
 mod fingerprint;
 mod fleet;
+mod fleet_guard;
 mod flight_limits;
 mod framing;
 mod guard;
