@@ -342,9 +342,7 @@ async fn slow_networks_fail_in_many_ways() {
     assert!(log.warnings().len() < 10, "{:?}", log.warnings());
 }
 
-fn works_if_there(
-    answer: Result<Option<Arc<nevertwice_domain::entry::Entry>>, nevertwice_store::StoreError>,
-) -> bool {
+fn works_if_there(answer: Result<Option<Arc<Entry>>, nevertwice_store::StoreError>) -> bool {
     answer.is_ok_and(|entry| entry.is_some_and(|entry| entry.fingerprint == samples::fingerprint(1)))
 }
 
