@@ -254,6 +254,7 @@ async fn a_cluster_and_one_server_are_told_apart() {
 }
 
 #[tokio::test]
+#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
 async fn over_tls_both_sides_show_certificates() {
     let dir = tempfile::tempdir().unwrap_or_else(|error| unreachable!("{error}"));
     let authority = Authority::new();
