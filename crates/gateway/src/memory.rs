@@ -426,6 +426,10 @@ impl Memory {
             Ok(Ok(Recorded::Fenced)) => Err(NotRecorded::Fenced),
             Ok(Err(error)) => {
                 self.store_error("record", &error);
+                // it may be written all the same, or wait to be
+                if attempt.is_overtaken() || guard.distrusts(judged_at) {
+                    self.forget_within(key, deadline).await;
+                }
                 Err(NotRecorded::Store)
             }
             Err(_) => {

@@ -203,7 +203,7 @@ impl Shared {
             }
             Event::Suspect(upstream, since) => {
                 self.near.suspect(upstream, *since);
-                self.late().suspect(upstream, *since);
+                self.late().suspect(upstream, *since, None);
             }
             Event::Waiting(upstream) => self.work.knock(upstream),
             Event::Judged(..) | Event::Tripped(..) | Event::Recovered(..) | Event::Echo(..) => {
@@ -382,7 +382,7 @@ impl RefusalStore for RedisStore {
 
     async fn suspect(&self, upstream: &UpstreamName, since: Millis) -> Result<u64, StoreError> {
         self.shared.check_open()?;
-        let marked = self.shared.suspect(upstream, since).await;
+        let marked = self.shared.suspect(upstream, since, None).await;
         if marked.is_err() {
             self.shared.desk.owe_marks(upstream, since);
         }

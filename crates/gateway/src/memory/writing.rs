@@ -54,18 +54,18 @@ impl Drop for Writing<'_> {
         let (accepted, distrusted) = (Arc::clone(&self.memory.accepted), Arc::clone(self.distrusted));
         let (key, judged_at) = (self.key, self.judged_at);
         self.memory.tracker.spawn(async move {
-            match record.await {
-                Ok(Recorded::Stored(entry)) => {
-                    let was_accepted = accepted.get(&key).is_some_and(|at| at >= judged_at);
-                    if was_accepted
-                        || distrusted.includes(judged_at)
-                        || distrusted.includes(entry.recorded_at)
-                    {
-                        forget(store.as_ref(), &metrics, key).await;
-                    }
+            let is_distrusted = match record.await {
+                Ok(Recorded::Stored(entry)) => distrusted.includes(entry.recorded_at),
+                Ok(_) => return,
+                // it may be written all the same, or wait to be
+                Err(error) => {
+                    report(&metrics, "record", &error);
+                    false
                 }
-                Ok(_) => {}
-                Err(error) => report(&metrics, "record", &error),
+            };
+            let was_accepted = accepted.get(&key).is_some_and(|at| at >= judged_at);
+            if was_accepted || is_distrusted || distrusted.includes(judged_at) {
+                forget(store.as_ref(), &metrics, key).await;
             }
         });
     }

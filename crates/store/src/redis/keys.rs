@@ -89,7 +89,7 @@ impl Keys {
         accepted = "accepted";
         /// Upstreams whose mass-refusal guard is on, and since when nothing is used.
         tripped = "tripped";
-        /// Upstreams whose mass-refusal guard was on and is off, and since when: which is not to know of either, as after a loss.
+        /// Upstreams whose mass-refusal guard was on and is off: since when nothing was used, and until when.
         recovered = "recovered";
         /// The layout of all this.
         schema = "schema";

@@ -126,10 +126,11 @@ impl Late {
         }
     }
 
-    /// The upstream refused documents that it should not have refused: what was learned since then is not to be told.
-    pub(super) fn suspect(&mut self, upstream: &UpstreamName, since: Millis) {
+    /// The upstream refused documents that it should not have refused: what was learned since then is not to be told, or until then.
+    pub(super) fn suspect(&mut self, upstream: &UpstreamName, since: Millis, until: Option<Millis>) {
         let of = |learned: &Learned| {
             learned.at >= since
+                && until.is_none_or(|until| learned.at <= until)
                 && matches!(&learned.what, What::Verdict(candidate, _) if candidate.entry.upstream == *upstream)
         };
         let numbers: Vec<_> = self.waiting.iter().filter(|(_, l)| of(l)).map(|(n, _)| *n).collect();

@@ -20,22 +20,50 @@ use crate::{News, StoreError};
 const JUDGED: usize = 256;
 /// The most upstreams that are told of in one tick.
 const UPSTREAMS: usize = 1024;
+/// How far the clocks of two processes may be apart, where it is about which of two things came first.
+const APART_MS: u64 = 10_000;
 /// News that wait to be taken; beyond that they are lost.
 const HEARD: usize = 4096;
 
 /// Judgements to be told: of which upstream, whether refused, and what of.
 type Untold = BTreeMap<(UpstreamName, bool), Vec<[u8; 32]>>;
 
-/// Upstreams whose guard is on, and since when nothing is used; and those whose guard is off again, and since when.
-pub(super) type Guards = (BTreeMap<String, i64>, BTreeMap<String, i64>);
+/// Upstreams whose guard is on, and since when nothing is used; and those whose guard is off again: since when, and until when, nothing
+/// was used.
+pub(super) type Guards = (BTreeMap<String, i64>, BTreeMap<String, String>);
+
+/// A guard that is on, as far as this process knows.
+#[derive(Clone, Copy)]
+struct On {
+    /// Nothing from since then is used.
+    since: Millis,
+    /// When this process learned of it.
+    learned: Millis,
+}
+
+/// That a guard is on, and since when nothing is used; or that it is off: since when, and until when, nothing was used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Owed {
+    is_on: bool,
+    since: Millis,
+    at: Millis,
+}
+
+/// What is to be marked suspect: recorded since then, and until the guard went off, if it has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Window {
+    since: Millis,
+    until: Option<Millis>,
+}
 
 /// What is to be told, and where what is heard goes.
 pub(super) struct Desk {
     untold: Mutex<Untold>,
-    /// Guards whose state the store does not know yet: since when nothing is used, or that they are off. The latest of each.
-    owed: Mutex<BTreeMap<UpstreamName, Option<Millis>>>,
-    /// What was recorded of these upstreams since then is still to be marked suspect, also where the guard is off again.
-    unmarked: Mutex<BTreeMap<UpstreamName, Millis>>,
+    /// Guards whose state the store does not know yet. The latest of each.
+    owed: Mutex<BTreeMap<UpstreamName, Owed>>,
+    /// What is still to be marked suspect of these upstreams, also where the guard is off again.
+    unmarked: Mutex<BTreeMap<UpstreamName, Window>>,
+    on: Mutex<BTreeMap<UpstreamName, On>>,
     /// How often a guard went on or off, here or elsewhere.
     turns: AtomicU64,
     heard: mpsc::Sender<News>,
@@ -50,6 +78,7 @@ impl Desk {
             untold: Mutex::default(),
             owed: Mutex::default(),
             unmarked: Mutex::default(),
+            on: Mutex::default(),
             turns: AtomicU64::new(0),
             heard,
             ear: Mutex::new(Some(ear)),
@@ -66,19 +95,46 @@ impl Desk {
         let _ = self.heard.try_send(news);
     }
 
-    fn owed(&self) -> MutexGuard<'_, BTreeMap<UpstreamName, Option<Millis>>> {
+    fn owed(&self) -> MutexGuard<'_, BTreeMap<UpstreamName, Owed>> {
         self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn unmarked(&self) -> MutexGuard<'_, BTreeMap<UpstreamName, Millis>> {
+    fn unmarked(&self) -> MutexGuard<'_, BTreeMap<UpstreamName, Window>> {
         self.unmarked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn on(&self) -> MutexGuard<'_, BTreeMap<UpstreamName, On>> {
+        self.on.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The marks could not all be made, and are to be made later.
     pub(super) fn owe_marks(&self, upstream: &UpstreamName, since: Millis) {
         let mut unmarked = self.unmarked();
-        let earliest = unmarked.get(upstream).map_or(since, |other| since.min(*other));
-        unmarked.insert(upstream.clone(), earliest);
+        let since = unmarked.get(upstream).map_or(since, |other| since.min(other.since));
+        unmarked.insert(upstream.clone(), Window { since, until: None });
+    }
+
+    /// A guard is on, or off again, here or elsewhere. Returns since when nothing is used, or was.
+    fn turned(&self, upstream: &UpstreamName, since: Option<Millis>, now: Millis) -> Millis {
+        self.turns.fetch_add(1, Ordering::AcqRel);
+        if let Some(since) = since {
+            self.on().insert(upstream.clone(), On { since, learned: now });
+            return since;
+        }
+        if let Some(window) = self.unmarked().get_mut(upstream) {
+            window.until = window.until.or(Some(now));
+        }
+        self.on().remove(upstream).map_or(now, |on| on.since)
+    }
+
+    /// How often a guard went on or off.
+    pub(super) fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Acquire)
+    }
+
+    /// What was judged before there was a connection is not news.
+    pub(super) fn begin_anew(&self) {
+        self.untold().clear();
     }
 
     pub(super) fn owes_marks(&self) -> bool {
@@ -144,8 +200,9 @@ impl Shared {
             News::Tripped { upstream, since } => (upstream, Some(since)),
             News::Recovered { upstream } => (upstream, None),
         };
-        self.desk.owed().insert(upstream, since);
-        self.desk.turns.fetch_add(1, Ordering::AcqRel);
+        let at = self.now();
+        let owed = Owed { is_on: since.is_some(), since: self.desk.turned(&upstream, since, at), at };
+        self.desk.owed().insert(upstream, owed);
         let shared = Arc::clone(self);
         self.tasks.spawn(async move { shared.tell_guards().await });
     }
@@ -155,26 +212,32 @@ impl Shared {
     pub(super) async fn tell_guards(&self) {
         let (sender, tripped, recovered) =
             (self.leases.process(), self.keys.tripped(), self.keys.recovered());
-        let owed = self.desk.owed().clone();
-        for (upstream, since) in owed {
-            let mut commands = pipe();
-            let event = match since {
-                Some(since) => {
-                    commands.hset(&tripped, upstream.as_str(), since.0).ignore();
-                    commands.hdel(&recovered, upstream.as_str()).ignore();
-                    Event::Tripped(sender, upstream.clone(), since)
-                }
-                None => {
-                    commands.hdel(&tripped, upstream.as_str()).ignore();
-                    commands.hset(&recovered, upstream.as_str(), self.now().0).ignore();
-                    Event::Recovered(sender, upstream.clone())
-                }
+        let all = self.desk.owed().clone();
+        for (upstream, told) in all {
+            let Owed { is_on, since, at } = told;
+            let (mut commands, mut off) = (pipe(), pipe());
+            let event = if is_on {
+                commands.hset(&tripped, upstream.as_str(), since.0).ignore();
+                commands.hdel(&recovered, upstream.as_str()).ignore();
+                Event::Tripped(sender, upstream.clone(), since)
+            } else {
+                commands.hdel(&tripped, upstream.as_str()).ignore();
+                off.hset(&recovered, upstream.as_str(), format!("{} {}", since.0, at.0)).ignore();
+                Event::Recovered(sender, upstream.clone())
             };
             publish(&mut commands, self, &event);
-            let told: Result<(), StoreError> = self.link.ask(&commands, self.options.write).await;
+            let answer: Result<(), StoreError> = self.link.ask(&commands, self.options.write).await;
+            if answer.is_err() {
+                continue;
+            }
+            if !is_on {
+                // a full server does not take it: then those who missed the message do not find out
+                let _: Result<(), StoreError> = self.link.ask(&off, self.options.write).await;
+            }
             let mut owed = self.desk.owed();
-            if told.is_ok() && owed.get(&upstream) == Some(&since) {
+            if owed.get(&upstream) == Some(&told) {
                 owed.remove(&upstream);
+                self.desk.turns.fetch_add(1, Ordering::AcqRel);
             }
         }
     }
@@ -207,12 +270,15 @@ impl Shared {
                 }
             }
             Event::Tripped(sender, upstream, since) if !own(sender) => {
-                self.desk.turns.fetch_add(1, Ordering::AcqRel);
-                self.late().suspect(upstream, *since);
+                self.desk.turned(upstream, Some(*since), self.now());
+                // it is later than what this process has to tell
+                self.desk.owed().remove(upstream);
+                self.late().suspect(upstream, *since, None);
                 self.desk.hear(News::Tripped { upstream: upstream.clone(), since: *since });
             }
             Event::Recovered(sender, upstream) if !own(sender) => {
-                self.desk.turns.fetch_add(1, Ordering::AcqRel);
+                self.desk.turned(upstream, None, self.now());
+                self.desk.owed().remove(upstream);
                 self.desk.hear(News::Recovered { upstream: upstream.clone() });
             }
             Event::Echo(sender, number) if own(sender) => self.echo.hear(*number),
@@ -222,31 +288,43 @@ impl Shared {
 
     /// Asks the store which guards are on, and which are off again.
     pub(super) async fn read_guards(&self) {
-        let turns = self.desk.turns.load(Ordering::Acquire);
+        let turns = self.desk.turns();
         let mut commands = pipe();
         commands.hgetall(self.keys.tripped()).hgetall(self.keys.recovered());
         let guards: Result<Guards, StoreError> = self.link.ask(&commands, self.options.write).await;
-        // what was read before a guard went on or off is old
-        if let Ok(guards) = guards
-            && self.desk.turns.load(Ordering::Acquire) == turns
-        {
-            self.heard_of_guards(&guards);
+        if let Ok(guards) = guards {
+            self.heard_of_guards(&guards, turns);
         }
     }
 
-    /// What the store says of guards. What this process knows better is not news.
-    pub(super) fn heard_of_guards(&self, (tripped, recovered): &Guards) {
+    /// What the store says of guards. What this process knows better is not news, nor is what was read before a guard went on or off.
+    pub(super) fn heard_of_guards(&self, (tripped, recovered): &Guards, turns: u64) {
+        if self.desk.turns() != turns {
+            return;
+        }
         let owed = self.desk.owed().clone();
         let named = |name: &String| UpstreamName::new(name).ok().filter(|name| !owed.contains_key(name));
         for (name, since) in tripped {
             if let Some(upstream) = named(name) {
                 let since = Millis(*since);
-                self.late().suspect(&upstream, since);
+                if self.desk.on().get(&upstream).is_none_or(|on| on.since != since) {
+                    self.desk.turned(&upstream, Some(since), self.now());
+                }
+                self.late().suspect(&upstream, since, None);
                 self.desk.hear(News::Tripped { upstream, since });
             }
         }
-        for name in recovered.keys().filter(|name| !tripped.contains_key(*name)) {
-            if let Some(upstream) = named(name) {
+        for (name, window) in recovered.iter().filter(|(name, _)| !tripped.contains_key(*name)) {
+            let window = window
+                .split_once(' ')
+                .and_then(|(since, until)| Some((since.parse().ok()?, until.parse().ok()?)));
+            let (Some(upstream), Some((since, until))) = (named(name), window) else { continue };
+            let (since, until) = (Millis(since), Millis(until));
+            self.late().suspect(&upstream, since, Some(until));
+            // a server that lost its latest data speaks of a time before this one
+            let on = self.desk.on().get(&upstream).copied();
+            if on.is_some_and(|on| on.learned <= until.plus_ms(APART_MS)) {
+                self.desk.turned(&upstream, None, until);
                 self.desk.hear(News::Recovered { upstream });
             }
         }
@@ -255,11 +333,11 @@ impl Shared {
     /// Makes the marks that could not be made.
     pub(super) async fn mark_suspects(&self) {
         let unmarked = self.desk.unmarked().clone();
-        for (upstream, since) in unmarked {
-            match self.suspect(&upstream, since).await {
+        for (upstream, window) in unmarked {
+            match self.suspect(&upstream, window.since, window.until).await {
                 Ok(marked) => {
                     let mut unmarked = self.desk.unmarked();
-                    if unmarked.get(&upstream) == Some(&since) {
+                    if unmarked.get(&upstream) == Some(&window) {
                         unmarked.remove(&upstream);
                     }
                     tracing::warn!(%upstream, marked, "entries from before the mass-refusal guard went on are marked suspect now");

@@ -143,7 +143,13 @@ impl Shared {
         }
     }
 
-    pub(super) async fn suspect(&self, upstream: &UpstreamName, since: Millis) -> Result<u64, StoreError> {
+    /// Marks what was recorded since then, or until then.
+    pub(super) async fn suspect(
+        &self,
+        upstream: &UpstreamName,
+        since: Millis,
+        until: Option<Millis>,
+    ) -> Result<u64, StoreError> {
         let event = Event::Suspect(upstream.clone(), since);
         // before, so that none is served while they are marked; and after, for those that were looked up meanwhile
         self.happened(&event);
@@ -157,8 +163,11 @@ impl Shared {
                 rows.chain(leaf.others.iter().filter(|other| other.suspect).map(|other| other.number))
                     .collect()
             };
-            let mut hit =
-                leaf.selected(self.now(), |_, of| of.upstream == *upstream && of.recorded_at >= since);
+            let mut hit = leaf.selected(self.now(), |_, of| {
+                of.upstream == *upstream
+                    && of.recorded_at >= since
+                    && until.is_none_or(|until| of.recorded_at <= until)
+            });
             hit.retain(|(_, number, live)| *live && !is_marked.contains(number));
             if !hit.is_empty() {
                 let mut call = self.scripts.suspect.prepare_invoke();

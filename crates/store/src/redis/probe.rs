@@ -277,6 +277,7 @@ impl Probe<'_> {
             ("ZCARD", keys.keyed()),
             ("SMEMBERS", keys.accepted()),
             ("HGETALL", keys.tripped()),
+            ("HGETALL", keys.recovered()),
             ("ZCARD", keys.operations()),
             ("ZCARD", keys.minted()),
             ("ZCARD", keys.looks()),

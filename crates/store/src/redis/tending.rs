@@ -24,8 +24,8 @@ const PROBE: Duration = Duration::from_secs(1);
 const PROBES: u32 = 3;
 /// Ticks in a row in which nothing of what was said came back before the connection is made anew.
 const DEAF: u32 = 2;
-/// In so many ticks once the store is asked which guards are on: each five seconds.
-const GUARDS_READ: u32 = 10;
+/// How often the store is asked which guards are on, and marks are tried again that could not be made.
+const GUARDS: Duration = Duration::from_secs(5);
 /// How long a new connection may take until it can be used.
 const BEGINNING: Duration = Duration::from_secs(2);
 /// The pauses between attempts to connect: the first, and the longest.
@@ -107,6 +107,7 @@ async fn begin(shared: &Arc<Shared>, attempt: usize) -> Result<Connection, (&'st
         }
     };
     let mut wire = link::connect(&shared.options, attempt, hear).await.map_err(of)?;
+    let turns = shared.desk.turns();
     let (epoch, layout, accepted, guards) =
         match tokio::time::timeout(BEGINNING, prepare(shared, &mut wire)).await {
             Ok(prepared) => prepared.map_err(of)?,
@@ -125,7 +126,8 @@ async fn begin(shared: &Arc<Shared>, attempt: usize) -> Result<Connection, (&'st
         ));
     }
     shared.seen.store(epoch, Ordering::Relaxed);
-    shared.heard_of_guards(&guards);
+    shared.heard_of_guards(&guards, turns);
+    shared.desk.begin_anew();
     shared.accepted().extend(accepted.iter().filter_map(|name| UpstreamName::new(name).ok()));
     Ok(Connection { wire, broken })
 }
@@ -208,7 +210,8 @@ async fn look_after(shared: &Arc<Shared>, wire: &Wire) {
     let (mut errands, mut late): (Option<JoinHandle<()>>, Option<JoinHandle<()>>) = (None, None);
     let mut tidying: Option<JoinHandle<()>> = None;
     let mut marking: Option<JoinHandle<()>> = None;
-    for ticks in 1u32.. {
+    let mut guards_read: Option<Instant> = None;
+    loop {
         tick.tick().await;
         let asked = Instant::now();
         match tokio::time::timeout(PROBE, probe.query_async::<Option<String>>(&mut wire)).await {
@@ -256,13 +259,22 @@ async fn look_after(shared: &Arc<Shared>, wire: &Wire) {
                     }
                     return;
                 }
+                let guards_due = guards_read.is_none_or(|at| at.elapsed() >= GUARDS);
+                if guards_due {
+                    guards_read = Some(Instant::now());
+                    if shared.desk.owes_marks() && marking.as_ref().is_none_or(JoinHandle::is_finished) {
+                        let shared = Arc::clone(shared);
+                        marking =
+                            Some(shared.clone().tasks.spawn(async move { shared.mark_suspects().await }));
+                    }
+                }
                 let shared = Arc::clone(shared);
                 errands = Some(shared.clone().tasks.spawn(async move {
                     shared.tell_guards().await;
                     shared.tell_judgements().await;
                     // what could not be told is told later
                     let _ = shared.tell_replays().await;
-                    if ticks.is_multiple_of(GUARDS_READ) {
+                    if guards_due {
                         // a message that was lost, or came while there was no connection
                         shared.read_guards().await;
                     }
@@ -272,10 +284,6 @@ async fn look_after(shared: &Arc<Shared>, wire: &Wire) {
             if late.as_ref().is_none_or(JoinHandle::is_finished) {
                 let shared = Arc::clone(shared);
                 late = Some(shared.clone().tasks.spawn(async move { late::tell(&shared).await }));
-            }
-            if shared.desk.owes_marks() && marking.as_ref().is_none_or(JoinHandle::is_finished) {
-                let shared = Arc::clone(shared);
-                marking = Some(shared.clone().tasks.spawn(async move { shared.mark_suspects().await }));
             }
             if shared.work.is_used() && tidying.as_ref().is_none_or(JoinHandle::is_finished) {
                 let shared = Arc::clone(shared);

@@ -204,3 +204,35 @@ async fn verdicts_of_an_outage_are_told_also_after_a_failover_that_lost_a_forget
     chaos.set(Fault::None);
     until("it is told", LONG, async || recall(&store, 1).await.is_ok_and(|entry| entry.is_some())).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_away_while_a_guard_was_on_tells_nothing_of_that_time() {
+    let server = Redis::start();
+    let chaos = Chaos::start(server.addr()).await;
+    let clock = Arc::new(ManualClock::at(Millis(1_700_000_000_000)));
+    let cut_off = RedisStore::start(hasty(chaos.addr()), Arc::<ManualClock>::clone(&clock)).await;
+    let other = RedisStore::start(options(server.addr(), PREFIX), Arc::<ManualClock>::clone(&clock)).await;
+    let upstream = samples::upstream("ocr");
+    assert!(recall(&cut_off, 1).await.is_ok());
+    chaos.set(Fault::Reset);
+    until("the connection is lost", LONG, async || recall(&cut_off, 1).await.is_err()).await;
+    let fence = last_fence(&cut_off);
+    for n in 1..4 {
+        // the second one while the guard is on elsewhere
+        if n == 2 {
+            other.tell(News::Tripped { upstream: upstream.clone(), since: Millis(1_700_000_001_000) });
+        }
+        assert!(cut_off.record(samples::candidate(n), fence).await.is_err());
+        if n == 2 {
+            other.tell(News::Recovered { upstream: upstream.clone() });
+        }
+        clock.advance_ms(2_000);
+    }
+    until("the guard's end is told", LONG, async || {
+        !server.ask(&["hget", &format!("{{{PREFIX}}}:recovered"), "ocr"]).is_empty()
+    })
+    .await;
+    chaos.set(Fault::None);
+    until("what came after it is told", LONG, async || knows(&other, 3).await).await;
+    assert!(knows(&other, 1).await && !knows(&other, 2).await);
+}
