@@ -107,7 +107,7 @@ async fn slow_a_server_that_loads_its_data_is_as_if_it_were_gone() {
 
     // whoever runs, and whoever comes: requests go up
     let checked = check(dir.path(), &url, true).await;
-    says(&checked, 2, &["store.redis", "Redis is loading", "wait until the server has loaded its data"]);
+    says(&checked, 2, &["store.redis", "is loading", "wait until the server has loaded its data"]);
     assert!(
         !String::from_utf8_lossy(&checked.stderr).contains("read_ms"),
         "how far it is cannot be told now"
@@ -254,7 +254,16 @@ async fn slow_a_cluster_that_is_down_is_told_in_the_words_of_the_gateway_alone()
 async fn what_the_server_says_points_at_the_line_that_is_to_be_changed() {
     let dir = temp();
     let redis = Redis::start();
-    let rules = ["reset", "on", ">of-the-gateway", "~{nevertwice}:*", "&{nevertwice}:*", "+@all", "-zpopmin"];
+    let rules = [
+        "reset",
+        "on",
+        ">of-the-gateway",
+        "~{nevertwice}:*",
+        "resetchannels",
+        "&{nevertwice}:*",
+        "+@all",
+        "-zpopmin",
+    ];
     assert_eq!(redis.ask(&[&["acl", "setuser", "gateway"], &rules[..]].concat()), "OK");
     assert_eq!(redis.ask(&["set", "{theirs}:index", "no index"]), "OK");
     let url = redis.url();
