@@ -307,11 +307,11 @@ impl Shared {
         for (name, since) in tripped {
             if let Some(upstream) = named(name) {
                 let since = Millis(*since);
+                self.late().suspect(&upstream, since, None);
                 if self.desk.on().get(&upstream).is_none_or(|on| on.since != since) {
                     self.desk.turned(&upstream, Some(since), self.now());
+                    self.desk.hear(News::Tripped { upstream, since });
                 }
-                self.late().suspect(&upstream, since, None);
-                self.desk.hear(News::Tripped { upstream, since });
             }
         }
         for (name, window) in recovered.iter().filter(|(name, _)| !tripped.contains_key(*name)) {
