@@ -63,6 +63,7 @@ pub(super) struct Desk {
     owed: Mutex<BTreeMap<UpstreamName, Owed>>,
     /// What is still to be marked suspect of these upstreams, also where the guard is off again.
     unmarked: Mutex<BTreeMap<UpstreamName, Window>>,
+    /// Guards that are on, as far as this process knows.
     on: Mutex<BTreeMap<UpstreamName, On>>,
     /// How often a guard went on or off, here or elsewhere.
     turns: AtomicU64,
